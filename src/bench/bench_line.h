@@ -13,14 +13,14 @@
 
 namespace tessera {
 
-// The same work done by another implementation, measured in the same rounds.
+// Another implementation's results for the same work, measured in the same rounds.
 struct Comparison {
   std::string implementation;  // "onednn (amx_bf16)"
   Quartiles speed;
   Quartiles ratio;  // ours / theirs, paired
 };
 
-// What was checked before timing.
+// The checks made before timing.
 struct Verification {
   int64_t num_checked = 0;  // elements compared with the reference
   double worst_error = 0;   // largest |got - expected| / bound: at most 1

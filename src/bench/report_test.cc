@@ -1,4 +1,4 @@
-// What a benchmark writes: the keys that docs/performance.md and scripts read, and tables of 80 columns.
+// The output of a benchmark: the keys that docs/performance.md and scripts read, and tables of 80 columns.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What benchmarks need around them: a folder, other programs, memory.
+// The environment of benchmarks: a folder, other programs, memory.
 #pragma once
 
 #include "base/error.h"

@@ -12,7 +12,8 @@
 namespace tessera {
 namespace {
 
-// What a rank of the node has done in the exchange whose number its counter has.
+// Stages of an exchange; a rank's counter has the number of the last exchange that reached the
+// stage.
 enum Channel : int64_t { kPacked, kArrived, kTaken, kNumChannels };
 
 // Each block begins with a line that says whether its sender wants to abandon the pass.
@@ -171,7 +172,7 @@ void ContextExchange::pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack)
 const std::byte* ContextExchange::block_of(int64_t member) const {
   const auto node = static_cast<int>(member) / team_.local_size;
   const auto local = static_cast<int>(member) % team_.local_size;
-  // What is for this node is in an outbox where this node's part begins, in an inbox where the sender's does.
+  // A block for this node begins in an outbox at this node's part, in an inbox at the sender's.
   const std::byte* const box = node == team_.node() ? outbox(local) : inbox(local);
   return box + (node * team_.local_size + team_.local()) * block_bytes_;
 }

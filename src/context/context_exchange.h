@@ -34,7 +34,7 @@ class ContextExchange {
   // member.
   static int64_t sent_bytes(int64_t team_size, int local_world_size, int64_t row_bytes, int64_t num_tokens);
 
-  // Collective over the job. What is passed by reference must outlive this.
+  // Collective over the job. Arguments passed by reference must outlive this.
   ContextExchange(Communicator& comm, const ContextTeam& team, int64_t max_bytes, ThreadPool& pool);
   ~ContextExchange();
   ContextExchange(const ContextExchange&) = delete;
@@ -42,8 +42,8 @@ class ContextExchange {
 
   // Collective over the team, with the same sizes. `own` has a row for each of num_tokens tokens of this
   // rank, `shared` one for each token of all members, token t of member m at t size + m, with this rank's
-  // share of every section. What several readers give back is added up in float32 in the order of members and
-  // rounded once; values are float32 or BF16.
+  // share of every section. Sections with several readers are summed on return in float32 in the order of
+  // members and rounded once; values are float32 or BF16.
   void to_shares(std::span<const RowSection> sections, int64_t num_tokens, const std::byte* own,
                  std::byte* shared, const OpLabel& label);
   void to_tokens(std::span<const RowSection> sections, DType dtype, int64_t num_tokens,
@@ -68,7 +68,7 @@ class ContextExchange {
   void pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack);
   void unpack_from(int64_t member, int64_t row_bytes, int64_t num_tokens, Unpack unpack);
   void add_up(std::span<const RowSection> sections, DType dtype, int64_t num_tokens, std::byte* own);
-  // What has arrived from a member for this rank.
+  // The block that has arrived from a member for this rank.
   const std::byte* block_of(int64_t member) const;
   // A node member's outgoing blocks, ordered by recipient, and the blocks its rail has received, ordered by
   // sending node and then by recipient on this node.

@@ -21,7 +21,7 @@ RowSections sections_of(const AttentionShape& shape, int64_t team_size, DType dt
   return {{queries, keys, keys}, {queries}};
 }
 
-// Buffers of so many tokens, one after the other.
+// Buffers for num_tokens tokens, one after the other.
 struct BufferSizes {
   BufferSizes(const AttentionShape& own_heads, int64_t num_tokens, DType dtype)
       : qkv(round_up(num_tokens * own_heads.qkv_width() * dtype_bytes(dtype), kCacheLineBytes)),

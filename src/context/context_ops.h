@@ -1,5 +1,5 @@
-// Ops of a rank in a team (context_team.h): attention over the tokens of all members, of which its operands
-// have this rank's. Everything else is other Ops'.
+// Ops of a rank in a team (context_team.h): attention over the tokens of all members, whose operands hold
+// this rank's tokens. Everything else is forwarded to other Ops.
 //
 //   attention            q, k, v of own tokens, all heads -> exchange -> of all tokens, own heads
 //                        attention of own heads; o -> exchange -> of own tokens, all heads

@@ -1,4 +1,4 @@
-// What a rank needs to take part in context parallelism (context_team.h).
+// A rank's part in context parallelism (context_team.h).
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class ContextRank {
   // The model's.
   ContextOps& ops() { return ops_; }
 
-  // Collective over the job, before the first pass: for passes of up to so many tokens of this rank through
-  // layers with these heads.
+  // Collective over the job, before the first pass: allows passes of up to max_tokens tokens of this rank
+  // through layers with these heads.
   void open(Communicator& comm, const AttentionShape& heads, DType dtype, int64_t max_tokens,
             ThreadPool& pool);
   ContextExchange& exchange() { return *exchange_; }
@@ -30,7 +30,8 @@ class ContextRank {
   // This rank's slice of the next pass, which is of these rows on all members of the team. Valid until the
   // next call.
   const PackedBatch& take_slice(const PackedBatch& rows);
-  // Number of the slice's token `token` among those of the rows, and how many of the slice's are theirs.
+  // Position of the slice's token `token` in the rows, and the number of its tokens that are in the
+  // rows.
   int64_t token_of_rows(int64_t token) const { return token * team_.size + team_.index; }
   int64_t num_tokens_of_rows() const { return num_tokens_of_rows_; }
 
@@ -43,7 +44,7 @@ class ContextRank {
   int64_t num_tokens_of_rows_ = 0;
 };
 
-// The same for a rank that may have its rows to itself: `context` is null then.
+// The team size for a rank that may have its rows to itself: `context` is null then.
 inline int64_t size_of_team(const ContextRank* context) {
   return context == nullptr ? 1 : context->team().size;
 }

@@ -1,10 +1,10 @@
-// Context parallelism: the ranks of a team share the rows of every pass, for rows whose activations one rank
-// has no room for. Token t of a pass belongs to member t mod size, which computes everything but attention
-// for it; attention is shared out by heads, of which each member has the same number for all tokens
-// (context_ops.h). A team may have more members than the model has key-value heads: several then have the
-// same one, with different query heads. So every member has the same work whatever the rows look like, and
-// attention is computed head by head exactly as on one rank. Jacobs et al., "DeepSpeed Ulysses", 2023; the
-// interleaved tokens are those of Brandon et al., "Striped attention", 2023.
+// Context parallelism: the ranks of a team share the rows of every pass, for rows whose activations do not
+// fit one rank. Token t of a pass belongs to member t mod size, which computes everything but attention for
+// it; attention is divided by heads: each member has the same number of them for all tokens (context_ops.h).
+// A team may have more members than the model has key-value heads: several then have the same one, with
+// different query heads. So every member has the same work whatever the rows look like, and attention is
+// computed head by head exactly as on one rank. Jacobs et al., "DeepSpeed Ulysses", 2023; interleaved tokens
+// as in Brandon et al., "Striped attention", 2023.
 #pragma once
 
 #include <cstdint>

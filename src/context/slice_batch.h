@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Tokens of each member in a pass of so many.
+// Tokens of each member in a pass of num_tokens.
 int64_t tokens_of_member(int64_t num_tokens, int64_t size);
 
 // Fills *slice with every size-th token of `whole` from the one with number `index` on, and *cu_seqlens with

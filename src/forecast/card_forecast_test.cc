@@ -1,4 +1,4 @@
-// What `tessera plan` forecasts for a run on a card, against what such runs took.
+// Compares forecasts of `tessera plan` for runs on a card with the measured times of such runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What `tessera plan` says that other exchanges between nodes would make of a run.
+// Forecasts of `tessera plan` for other exchanges between nodes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST_F(ForecastTest, SaysWhatGradientsInInt4WouldMakeOfIt) {
                          static_cast<double>(each.wire.sent_reduce);
     EXPECT_NEAR(share, 0.25 * (1 + 8.0 / 128), 1e-3);
     EXPECT_LT(each.int4_gradients->time->step_s(), each.int8_weights->time->step_s());
-    // Those of all elements, and for checkpoints a copy of the own ones and those of a piece.
+    // The errors of all elements and, for checkpoints, a copy of this rank's own and those of a piece.
     const double errors =
         2.0 * (static_cast<double>(exact.num_parameters) * (1 + 1.0 / 4) + kParameterPieceElements);
     EXPECT_NEAR(static_cast<double>(each.int4_node_bytes - each.node_bytes), errors, errors / 1000);
@@ -94,7 +94,7 @@ TEST_F(ForecastTest, SaysWhatTrainingApartWouldMakeOfIt) {
   EXPECT_FALSE(forecast().seldom.has_value());
 }
 
-// What is packed for the exchange of the run would leave too little for these.
+// Weights packed for the run's own exchange would leave too little memory for the other exchanges.
 TEST_F(ForecastTest, OtherExchangesPackWeightsOnlyWhereTheyHaveRoomForThem) {
   cluster_.ops = planned_cpu_ops(true);
   spec_.precision.dtype = DType::kBF16;

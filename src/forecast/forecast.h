@@ -31,15 +31,15 @@ struct ClusterShape {
   std::optional<MachineRates> rates;       // of a node, except for its network; nullopt: no times
   OpCosts* op_costs = nullptr;             // measured ones, instead of those that follow from `rates`
   bool rates_are_of_this_machine = false;
-  // What computes. On a device with memory of its own, what is free there now is what a run must fit into,
-  // and node_memory_bytes is the host's.
+  // The device that computes. If it has memory of its own, the run must fit into what is free there now, and
+  // node_memory_bytes is the host's.
   OpsFactory ops = make_cpu_ops;
 
   int world_size() const { return num_nodes * local_world_size; }
 };
 
-// A node of which only its arithmetic peak is known, and the share of it that the operations of a model
-// reach; nothing else takes time, but for a disk.
+// A node with a known arithmetic peak and the share of it that a model's operations reach; nothing else takes
+// time, except a disk.
 MachineRates rates_of_peak(double node_tflops, int64_t num_cores, double mfu);
 
 struct ExchangeForecast {
@@ -53,10 +53,10 @@ struct ScheduleForecast : ExchangeForecast {
   GatherSchedule schedule = GatherSchedule::kPerStep;
   int64_t node_bytes = 0;  // memory
   bool fits = false;
-  // What zero_quantized_weights would make of it, where that is possible and not the case.
+  // The forecast with zero_quantized_weights, if that is possible and not already set.
   std::optional<ExchangeForecast> int8_weights;
-  // And zero_quantized_gradients int4 besides, unless gradients are quantised; with the memory of a node
-  // then.
+  // In addition with zero_quantized_gradients int4, unless gradients are quantized; with a node's memory in
+  // that case.
   std::optional<ExchangeForecast> int4_gradients;
   int64_t int4_node_bytes = 0;
   bool int4_fits = false;
@@ -85,7 +85,7 @@ struct RunForecast {
   std::optional<StepTime> time;  // of a step; with ClusterShape::rates
   std::optional<JobSize> job;
   std::vector<ScheduleForecast> schedules;  // those the stage allows; empty on one node
-  // What sync_every kForecastSyncEvery would make of it, on several nodes whose optimizer allows it.
+  // The forecast with sync_every kForecastSyncEvery, on several nodes whose optimizer allows it.
   std::optional<ScheduleForecast> seldom;
 };
 
@@ -96,7 +96,7 @@ RunForecast forecast_run(const RunSpec& spec, const ModelConfig& config, const C
 
 // Tables of at most 80 columns.
 std::string forecast_text(const RunForecast& forecast);
-// The same as a JSON object, sizes in bytes, times in seconds; indent 2, trailing newline.
+// The forecast as a JSON object, sizes in bytes, times in seconds; indent 2, trailing newline.
 std::string forecast_json(const RunForecast& forecast);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What `tessera plan` forecasts, against calculations by hand.
+// Compares forecasts of `tessera plan` with calculations by hand.
 #include "forecast/forecast.h"
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ TEST_F(ForecastTest, ARankWritesAPieceOfWeightsWithItsState) {
     const auto writing =
         std::ranges::find(plan.memory.items, std::string("writing weights"), &MemoryItem::name);
     ASSERT_NE(writing, plan.memory.items.end());
-    // With several ranks: BF16 weights, their remainders and two moments.
+    // Several ranks write BF16 weights, their remainders and two moments.
     EXPECT_EQ(writing->size_bytes, num_nodes == 1 ? 12 << 20 : 12 * kParameterPieceElements);
   }
 }
@@ -281,7 +281,7 @@ TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
   EXPECT_THAT(forecast().refusal, HasSubstr("with gather_schedule per_layer it would take"));
 }
 
-// As many outputs as leave an eighth of what is free without them; time falls as memory grows.
+// Keeps as many outputs as leave an eighth of the memory free without them; time falls as memory grows.
 TEST_F(ForecastTest, SelectiveCheckpointingFillsFreeMemory) {
   spec_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
   spec_.placement.pack_weights = AutoChoice::kNever;

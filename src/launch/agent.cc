@@ -46,8 +46,8 @@ bool has_progressed(const LaunchResult& end, const LaunchPlan& plan, Clock::dura
   return end.has_progressed || (!plan.marks_progress() && took >= kAWhile);
 }
 
-// What --under_controller makes of the end of the job. The controller looks at pods about once a second, and
-// at the first that it finds: one that waits lets it see the cause.
+// The agent's result under --under_controller. The controller looks at pods about once a second, and acts on
+// the first that has ended: an agent that waits lets it see the cause first.
 LaunchResult end_for_controller(LaunchResult end, AgentSignals* signals) {
   constexpr std::chrono::seconds kCauseFirst(3);
   constexpr std::chrono::milliseconds kLook(100);

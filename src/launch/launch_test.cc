@@ -1,4 +1,4 @@
-// How an agent interprets flags, variables and the machine.
+// Tests an agent's interpretation of flags, variables and the machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -287,7 +287,7 @@ TEST(LaunchPlan, ProgramIsFoundInPath) {
   EXPECT_THAT(launch.error(ExitCode::kNoInput), HasSubstr("'sh' was not found in PATH"));
   launch.arguments.command = {"--", "/nowhere/x"};
   EXPECT_THAT(launch.error(ExitCode::kNoInput), HasSubstr("'/nowhere/x' does not exist"));
-  // As in a folder that this user may not enter, the system does not say whether it exists.
+  // A folder that this user may not enter has the same effect: the system does not say whether it exists.
   launch.arguments.command = {"--", "/" + std::string(300, 'x')};
   EXPECT_THAT(launch.error(ExitCode::kNoInput), HasSubstr("File name too long"));
   launch.arguments.command = {"--", "/"};
@@ -348,7 +348,7 @@ TEST(PetVariables, WrongOnesAreBadConfiguration) {
   EXPECT_THAT(launch.error(ExitCode::kBadConfig), HasSubstr("PET_MAX_RESTARTS"));
 }
 
-// What Kubeflow Trainer makes of numProcPerNode: gpu.
+// Kubeflow Trainer turns numProcPerNode: gpu into this.
 TEST(PetVariables, RanksPerNodeMayBeOnePerCard) {
   Launch launch;
   launch.node.num_cards = 8;

@@ -1,4 +1,4 @@
-// What a training process shows of itself over HTTP.
+// The HTTP server of a training process.
 #pragma once
 
 #include <memory>

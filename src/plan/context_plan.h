@@ -1,4 +1,4 @@
-// What ranks that share rows (context/) take of memory and network, as closed forms.
+// Memory and network traffic of ranks that share rows (context/), as closed forms.
 #pragma once
 
 #include <cstdint>

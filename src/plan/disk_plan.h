@@ -1,4 +1,4 @@
-// What a run will write to the file system of its output folder, known before it starts.
+// Bytes that a run will write to the file system of its output folder, known before it starts.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ struct DiskPlan {
   int64_t num_checkpoints = 0;   // additional ones, at the peak
   int64_t free_bytes = 0;
 
-  // What the ranks of a node keep in offload_dir, how much of it they free before they write the finished
-  // model, and what is free there.
+  // The files that a node's ranks keep in offload_dir, how much of them is freed before the finished model is
+  // written, and the free space there.
   int64_t offload_bytes = 0;
   int64_t discarded_bytes = 0;
   int64_t offload_free_bytes = 0;
@@ -44,8 +44,8 @@ struct CheckpointCount {
 // Sizes follow docs/checkpoint-format.md.
 DiskPlan plan_disk(const ParameterLayout& layout, const StoredParts& parts, const CheckpointCount& count);
 
-// What the ranks of a node keep in files, besides inputs of layers, and what they free of it before they
-// write the finished model.
+// Bytes that a node's ranks keep in files, besides inputs of layers, and the part that is freed before the
+// finished model is written.
 int64_t offload_bytes(const TrainableModel& model, int num_nodes, int local_world_size,
                       const ZeroSettings& settings);
 int64_t discarded_offload_bytes(const TrainableModel& model, int num_nodes, int local_world_size,

@@ -1,4 +1,4 @@
-// What a run that does not fit could change.
+// Changes that would make a run fit.
 #include <utility>
 
 #include "base/divide_up.h"
@@ -120,7 +120,7 @@ class AlternativeList {
     request_.limits.pack_weights = pack_weights;
   }
 
-  // What a device's host has room for leaves the device.
+  // Moves state that the device's host has room for off the device.
   void keep_on_host(const std::string& with) {
     const ZeroSettings zero = request_.zero;
     for (const bool all_parameters : {false, true}) {

@@ -350,7 +350,7 @@ int64_t needed_bytes(const TrainableModel& model, const MemoryAlternative& alter
   return needed_bytes(*alternative.make_model()->model, alternative.request);
 }
 
-// What would make the run fit: settings, nodes.
+// Advice on what would make the run fit: settings, nodes.
 std::string memory_advice(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                           const std::vector<MemoryAlternative>& alternatives) {
   const std::string nodes = node_advice(model, request, free_bytes, alternatives);

@@ -1,5 +1,5 @@
-// What a run will keep in memory, by kind, computed before any of it is allocated: the table shown at the
-// start of a run and by `tessera plan`.
+// The memory of a run, by kind, computed before any of it is allocated: the table shown at the start of a run
+// and by `tessera plan`.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct NodeMemory {
 // the system rounds each large allocation up to pages of 2 MiB at most.
 struct MemoryPlan {
   std::vector<MemoryItem> items;  // by kind, in the order of kMemoryKinds
-  std::string device;             // that of the model, if it has memory of its own
+  std::string device;             // the model's device, if it has memory of its own
   int num_nodes = 1;
   int local_world_size = 1;
 
@@ -54,7 +54,7 @@ struct MemoryRequest {
   bool first_rank_exports = false;  // all weights; if the nodes share no folder
   int64_t snapshot_bytes = 0;       // per rank: state that changes before it is in the checkpoint
   int64_t frozen_file_bytes = 0;    // of the weights beside adapters, on disk
-  int64_t product_bytes = 0;        // per rank: what a library for products allocates by itself
+  int64_t product_bytes = 0;        // per rank: memory a product library allocates itself
   bool peer_snapshots = false;
   int num_nodes = 1;
   int local_world_size = 1;
@@ -84,7 +84,7 @@ void check_packed_weights(const TrainableModel& model, const MemoryRequest& requ
 // thread, are gone before the activations are touched.
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const MemoryRequest& request);
 
-// What a rank may use for checkpoints written while training continues: half of what the request leaves of a
+// Bytes a rank may use for checkpoints written while training continues: half of what the request leaves of a
 // node's free_bytes, up to the whole state. The page cache for the files needs the other half. No run depends
 // on it: add it to the request once everything else is decided.
 int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes);
@@ -101,11 +101,11 @@ struct PlannedModel;  // planned_model.h
 struct MemoryAlternative {
   std::string change;  // "gradient_checkpointing true"
   MemoryRequest request;
-  // If its model differs from that of the request.
+  // Set if its model differs from the request's.
   std::function<std::unique_ptr<const PlannedModel>()> make_model = {};
 };
 
-// What a run could change, for memory_alternatives().
+// Settings a run could change, for memory_alternatives().
 struct MemoryChoices {
   int64_t batch_size = 1;              // per_device_train_batch_size
   int64_t micro_batches_per_pass = 1;  // more than one if they are merged
@@ -115,9 +115,9 @@ struct MemoryChoices {
       limits_for;
   bool keeps_global_batch = false;  // smaller micro-batches make more passes
   bool has_disk = true;             // nodes have one of their own
-  // With the model on another device: whether the host has room for its share of a request.
+  // If the model is on another device: whether the host has room for its share of a request.
   std::function<bool(const MemoryRequest& request)> host_takes = {};
-  // How many ranks may share rows, ascending, and the model of one of them.
+  // Possible numbers of ranks that share rows, ascending, and the model of one of them.
   std::vector<int64_t> context_sizes = {};
   std::function<std::unique_ptr<const PlannedModel>(int64_t context_size)> make_model = {};
 };
@@ -140,7 +140,7 @@ std::optional<int> nodes_that_fit(const TrainableModel& model, const MemoryReque
 std::string memory_refusal(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                            const std::vector<MemoryAlternative>& alternatives);
 
-// The plan as lines of at most 78 columns, by kind, with the total and what is free on a node. With several
+// The plan as lines of at most 78 columns, by kind, with the total and a node's free memory. With several
 // ranks there is a column each for a rank, a node and the job; a rank has its share of shared memory.
 std::string memory_table(const MemoryPlan& plan, int64_t free_bytes);
 

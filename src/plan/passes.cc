@@ -13,7 +13,7 @@ namespace tessera {
 
 int64_t micro_batches_per_pass(const TrainableModel& model, const ActivationLimits& micro_batch,
                                int64_t max_merged, StateTensors state_tensors) {
-  // With this many tokens a weight is used for 4096 operations per read, a gradient element for as many per
+  // This many tokens use a weight for 4096 operations per read, and a gradient element for as many per
   // update: more gains little (docs/performance.md).
   constexpr int64_t kEnoughTokens = 2048;
   constexpr int64_t kStateShare = 8;

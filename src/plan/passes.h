@@ -14,8 +14,8 @@
 
 namespace tessera {
 
-// How many micro-batches `auto` merges, at most max_merged: enough for 2048 tokens, provided that the
-// activations without gradient checkpointing grow by no more than an eighth of weights, gradients and
+// The number of micro-batches that `auto` merges, at most max_merged: enough for 2048 tokens, provided that
+// the activations without gradient checkpointing grow by no more than an eighth of weights, gradients and
 // optimizer state. Depends on shapes alone, so that runs are bit-reproducible, with or without gradient
 // checkpointing. `micro_batch` has the limits of a single one.
 int64_t micro_batches_per_pass(const TrainableModel& model, const ActivationLimits& micro_batch,

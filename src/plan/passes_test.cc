@@ -50,8 +50,8 @@ TEST_F(MicroBatchesPerPass, StopsAtEnoughTokens) {
   EXPECT_EQ(merged(large, 512, 3), 3);
 }
 
-// 1.9 GB in all, activations 590 KB per token: room for some 400 more. What adapters take themselves has room
-// for none.
+// 1.9 GB in all, activations 590 KB per token: room for some 400 more. The adapters' own state has room for
+// none.
 TEST_F(MicroBatchesPerPass, FrozenWeightsCountAsState) {
   ModelConfig large = wide_config();
   large.hidden_size = 4096;

@@ -1,4 +1,4 @@
-// A model of which only sizes are asked, on a rank with any number of threads, or on another device.
+// A model used only for its sizes, on a rank with any number of threads, or on another device.
 #pragma once
 
 #include <cstdint>

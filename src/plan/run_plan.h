@@ -1,4 +1,4 @@
-// What is known about a run before its first step.
+// Everything known about a run before its first step.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,11 @@ struct RunPlan {
   int64_t num_warmup_steps = 0;
   int64_t micro_batches_per_pass = 1;
   int64_t max_pass_tokens = 0;  // of what goes through the model at once, on all ranks that share rows
-  int64_t context_size = 1;     // so many
+  int64_t context_size = 1;     // the number of those ranks
 
   // Memory, network, disk.
   ActivationLimits limits;
-  // With gradient checkpointing: it would fit into memory without.
+  // True if the run uses gradient checkpointing and would fit into memory without it.
   bool fits_without_checkpointing = false;
   ZeroSettings zero;           // matters with several ranks
   int64_t snapshot_bytes = 0;  // of a rank, for checkpoints written while training continues

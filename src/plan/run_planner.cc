@@ -34,7 +34,7 @@ void check_state_blocks(const OptimizerSpec& optimizer, const ParameterLayout& l
   }
 }
 
-// How many ranks may share rows beyond `size`, up to all ranks.
+// Numbers of ranks that may share rows, above `size` and up to all ranks.
 std::vector<int64_t> larger_teams(const ModelConfig& config, const MachineFacts& machine, int64_t size) {
   const AttentionShape heads = attention_shape(config, 0);
   std::vector<int64_t> sizes;
@@ -175,8 +175,8 @@ void RunPlanner::fit_largest(int64_t least, int64_t most, const MachineFacts& ma
   *count = fitting;
 }
 
-// As much of a layer's state as leaves half of what is free without it: for packed weights, kept outputs,
-// snapshots and files in the page cache.
+// Reads ahead as much of a layer's state as leaves half of the memory that is free without it: for packed
+// weights, kept outputs, snapshots and files in the page cache.
 void RunPlanner::choose_chunks_ahead(const MachineFacts& machine, MemoryRequest* request) const {
   if (!request->zero.state_folder) return;
   request->zero.state_folder->chunks_ahead = kMinChunksAhead;

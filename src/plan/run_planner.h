@@ -1,6 +1,6 @@
 // Plans a run from its settings, the model's shape, facts about the data and the machine: how many
-// micro-batches go through the model at once, how parameters are sharded, what is kept packed, what memory
-// that takes. The same inputs give the same plan: nothing here asks the clock, a disk or another rank.
+// micro-batches go through the model at once, how parameters are sharded, what is kept packed, and how much
+// memory that takes. The same inputs give the same plan: nothing here asks the clock, a disk or another rank.
 // `train` executes the plan and `tessera plan` prints it.
 #pragma once
 
@@ -66,7 +66,7 @@ class RunPlanner {
   // outputs as then fit.
   // Error(kBadConfig) for packed weights that the sharding rules out.
   MemoryRequest choose_memory(const MachineFacts& machine) const;
-  // The same with the schedule given, or all settings of the sharding but what is chosen.
+  // Chooses with the schedule given, or with every sharding setting given.
   MemoryRequest choose_memory(const MachineFacts& machine, GatherSchedule schedule) const;
   MemoryRequest choose_memory(const MachineFacts& machine, const ZeroSettings& zero) const;
   // Fills limits, zero, snapshot_bytes, memory, wire and free_bytes from a request that was chosen.

@@ -1,4 +1,4 @@
-// What is due after an optimizer step: logging, evaluating, saving. Follows DefaultFlowCallback in Hugging
+// Actions due after an optimizer step: logging, evaluating, saving. Follows DefaultFlowCallback in Hugging
 // Face's Trainer.
 #pragma once
 
@@ -15,7 +15,7 @@ struct StepActions {
   bool snapshot = false;  // of all ranks, in memory
 };
 
-// How often what takes time is due.
+// Number of times each lengthy action is due.
 struct ActionCounts {
   int64_t evaluations = 0;
   int64_t saves = 0;
@@ -26,14 +26,14 @@ class ActionSchedule {
  public:
   ActionSchedule(const RunSpec& spec, int64_t steps_per_epoch, int64_t max_steps);
 
-  // What is due after `step` completed steps (from 1). The end of a run inside an epoch counts as the end of
+  // Actions due after `step` completed steps (from 1). The end of a run inside an epoch counts as the end of
   // that epoch.
   StepActions after(int64_t step) const;
 
   // Number of checkpoints after `first_step`, up to the end of the run; with save_strategy best at most as
   // many as there are evaluations.
   int64_t num_saves(int64_t first_step) const;
-  // The same for everything that takes time.
+  // Counts of all lengthy actions after `first_step`.
   ActionCounts counts_after(int64_t first_step) const;
 
   // Number of evaluations in the first `step` steps.

@@ -1,4 +1,4 @@
-// What a run moves between memory and its files in offload_dir.
+// Traffic between memory and a run's files in offload_dir.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-// What a rank moves in a step, with what a checkpoint reads meanwhile, and how long the rank waits for it.
+// Traffic of a rank in a step, with concurrent reads of a checkpoint, and the rank's wait for
+// it.
 struct DiskUse {
   int64_t read_bytes = 0;
   int64_t written_bytes = 0;

@@ -1,4 +1,4 @@
-// What an evaluation found.
+// The result of an evaluation.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace tessera {
 
 // The loss of a model over a dataset.
 struct EvalResult {
-  // As Transformers' Trainer reports it: the mean over rows of the loss of each row's batch.
+  // The mean over rows of the loss of each row's batch, as Transformers' Trainer reports it.
   double loss = 0;
   double loss_per_token = 0;  // sum of token losses / num_targets
   double perplexity = 0;      // exp(loss_per_token), infinite if that overflows

@@ -1,4 +1,4 @@
-// How a run reports: the trainer calls, its caller shows. All calls come from the thread that runs the
+// The reports of a run: the trainer calls, its caller shows. All calls come from the thread that runs the
 // trainer.
 #pragma once
 
@@ -23,7 +23,7 @@ struct BestPeak {
   int64_t num_measurements = 0;  // on each rank
 };
 
-// What the nodes exchanged for a step: its gradients, and the weights it began with. Counts the payload of
+// Traffic between the nodes for a step: its gradients, and the weights it began with. Counts the payload of
 // everything the ranks sent and received; from the second step on this is wire_bytes_per_step() over all
 // nodes (the first step has its weights from disk). Losses, evaluations and saving are not counted.
 struct NetworkUse {
@@ -39,8 +39,8 @@ struct SlowestRank {
   double times_median = 1;
 };
 
-// Where the time of a step goes. What a rank does in its passes is the mean over the ranks, what follows them
-// is rank 0's; the sum is the time of the step.
+// The parts of a step's time. Times in a rank's passes are the mean over the ranks, later ones are rank 0's;
+// the sum is the time of the step.
 struct StepTimes {
   double rows_s = 0;  // choosing rows and putting them into batches
   double products_s = 0;
@@ -72,7 +72,7 @@ inline double StepTimes::listed_s() const {
   return sum;
 }
 
-// What one rank did in a step.
+// The work of one rank in a step.
 struct RankStep {
   int64_t num_tokens = 0;
   double compute_s = 0;  // of its passes, without waiting
@@ -140,7 +140,7 @@ struct TrainSummary {
   std::optional<double> mfu;  // relative to the best peak of the run
   std::optional<BestPeak> peak;
   int64_t peak_resident_bytes = 0;
-  // With several nodes: per step, excluding the first, which gathers less.
+  // Per step, if there are several nodes; excludes the first step, which gathers less.
   std::optional<NetworkUse> network;
   std::optional<DiskSummary> disk;  // if offload_dir is used
   RunTimes times;
@@ -159,7 +159,7 @@ class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
 
-  // Whether to tell it of the run on every rank; the others are told on rank 0 alone.
+  // Whether to report the run to it on every rank; other observers get reports on rank 0 alone.
   virtual bool is_for_every_rank() const { return false; }
 
   // Preparation: "reading dataset"; fraction from 0 to 1.
@@ -172,8 +172,8 @@ class TrainObserver {
   // the checkpoint's and change the numbers, "" = none.
   virtual void on_resume(const std::filesystem::path& /*folder*/, int64_t /*step*/,
                          const std::string& /*differences*/) {}
-  // The same for state that the ranks of an earlier start left in the memory of these nodes: "node 0", "nodes
-  // 0-2".
+  // The run resumes from state that the ranks of an earlier start left in the memory of these nodes: "node
+  // 0", "nodes 0-2".
   virtual void on_resume_from_memory(const std::string& /*nodes*/, int64_t /*step*/,
                                      const std::string& /*differences*/) {}
   // From now on output_dir is this run's.
@@ -186,7 +186,7 @@ class TrainObserver {
   // An entry of log_history; log_line_text() is the line Hugging Face prints.
   virtual void on_log(const LogEntry& /*entry*/) {}
   virtual void on_evaluation_progress(double /*fraction*/) {}
-  // Of one evaluation set; "" = there is but one, without a name.
+  // The result of one evaluation set; "" = the only one, without a name.
   virtual void on_evaluation(const std::string& /*set*/, const EvalResult& /*result*/) {}
   virtual void on_checkpoint(const CheckpointUse& /*checkpoint*/) {}
   // A checkpoint could not be written; training continues.

@@ -1,4 +1,4 @@
-// How far a run has come: saved in checkpoints and snapshots, restored on resume, shown in reports.
+// The progress of a run: saved in checkpoints and snapshots, restored on resume, shown in reports.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct BestModel {
   std::string checkpoint_folder = {};
 };
 
-// What the loss spike detector has seen, oldest first.
+// The values that the loss spike detector has seen, oldest first.
 struct LossSpikeHistory {
   std::vector<double> losses;
   std::vector<double> grad_norms;

@@ -1,4 +1,4 @@
-// What whoever started a run may ask of it while it goes on.
+// Requests of a run's caller while the run is going.
 #pragma once
 
 namespace tessera {
@@ -20,7 +20,7 @@ struct RunRequests {
 class RunControl {
  public:
   virtual ~RunControl() = default;
-  // What is wanted in view of everything that observers have been told so far. May wait for an answer.
+  // Requests in response to everything reported to observers so far. May wait for an answer.
   virtual RunRequests requests() = 0;
 };
 

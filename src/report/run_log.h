@@ -18,13 +18,13 @@ void count_loss(const StepMetrics& step, Progress* progress);
 
 class RunLog {
  public:
-  // Entries have the number of input tokens if `counts_tokens`. `observer` is told of each one; must outlive
+  // Entries have the number of input tokens if `counts_tokens`. `observer` gets each one; must outlive
   // this.
   RunLog(bool counts_tokens, TrainObserver& observer) : counts_tokens_(counts_tokens), observer_(observer) {}
 
   void restore(std::vector<LogEntry> history) { history_ = std::move(history); }
   const std::vector<LogEntry>& history() const { return history_; }
-  // As LogHistoryText::of().
+  // See LogHistoryText::of().
   const std::string& text() { return text_.of(history_); }
 
   // Adds an entry for the step that the run has come to.

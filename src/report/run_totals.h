@@ -1,4 +1,4 @@
-// What the steps of a run took, for its summary.
+// Totals over the steps of a run, for its summary.
 #pragma once
 
 #include <cstdint>

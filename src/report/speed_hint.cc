@@ -18,7 +18,7 @@ constexpr double kMuchEvaluation = 0.2, kMuchSaving = 0.05, kMuchWaiting = 0.15,
                  kMuchChoosing = 0.1;
 // Below it, reading the weights costs about as much as multiplying by them (docs/performance.md).
 constexpr int64_t kFewTokens = 512;
-// With recomputation a step has four thirds of the operations of forward and backward.
+// Recomputation gives a step four thirds of the operations of forward and backward.
 constexpr double kRecomputedShare = 0.25;
 
 struct Hint {

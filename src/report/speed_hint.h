@@ -1,4 +1,4 @@
-// What to try next so that a run takes less time.
+// A hint on how to make a run faster.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// What was measured in a run, and the settings that can change it.
+// Measurements of a run, and the settings that can change them.
 struct SpeedFacts {
   RunTimes times;
   std::optional<double> mfu = {};

@@ -1,4 +1,4 @@
-// What a run has reported so far, in the form of Hugging Face's trainer_state.json.
+// Everything a run has reported so far, in the form of Hugging Face's trainer_state.json.
 #pragma once
 
 #include <cstdint>

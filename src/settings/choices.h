@@ -54,10 +54,10 @@ constexpr auto choice_words(QuantizationType) {
   return std::to_array<Word<QuantizationType>>({{"nf4", QuantizationType::kNf4}});
 }
 
-// What a run is trained in.
+// The types a run can train in.
 inline constexpr auto kTrainingDTypeWords = std::to_array<Word<DType>>(
     {{"bfloat16", DType::kBF16}, {"float32", DType::kF32}, {"bf16", DType::kBF16}, {"fp32", DType::kF32}});
-// What its model is saved in.
+// The types its model can be saved in.
 inline constexpr auto kSavedDTypeWords =
     std::to_array<Word<std::optional<DType>>>({{"bfloat16", DType::kBF16},
                                                {"float16", DType::kF16},

@@ -328,13 +328,13 @@ std::string unknown_setting(const ConfigSetting& setting, const FlagTable& table
                      hint.empty() ? "; 'tessera train --help' lists them" : hint);
 }
 
-// What a run leaves in its output folder: every setting, those at their defaults among them, and the
-// configuration file whose settings it has taken in.
+// The record that a run writes to its output folder: every setting, defaults included, and the configuration
+// file whose settings it contains.
 bool is_record_of_a_run(const std::string& origin) {
   return std::filesystem::path(origin).filename() == "training_args.json";
 }
 
-// What null means to the programs that read these settings, where it is not the default here.
+// The meaning of null in the programs that read these settings, if it is not the default here.
 struct NullMeaning {
   std::string_view name;
   std::vector<std::string> values;
@@ -347,7 +347,7 @@ const NullMeaning kNullMeanings[] = {
     {"report_to", {"jsonl"}},
 };
 
-// What TRL has where it differs, for hints.
+// TRL's default where it differs, for hints.
 std::string_view trl_default(std::string_view name) {
   return name == "learning_rate"   ? " (2e-05 in TRL's files)"
          : name == "logging_steps" ? " (10 in TRL's files)"
@@ -408,7 +408,7 @@ void drop_agreeing_spellings(const FlagTable& table, std::vector<ConfigSetting>*
   }
 }
 
-// With two lines for one flag, even under different aliases, it would be unclear which one counts.
+// Two lines for one flag, even under different aliases, would leave it unclear which one counts.
 void refuse_repeated(const std::vector<ConfigSetting>& settings, size_t index, const std::string& origin,
                      const FlagTable& table) {
   const ConfigSetting& setting = settings[index];

@@ -162,7 +162,7 @@ TEST_F(ConfigFileTest, NamesOfOtherProgramsAreNoFlagsAndLeadToSome) {
   }
 }
 
-// What their example files for full fine-tuning set, apart from the data.
+// Settings of their example files for full fine-tuning, except the data.
 TEST_F(ConfigFileTest, AFileOfLlamaFactoryIsTaken) {
   constexpr std::string_view kLlamaFactory = R"(
 model_name_or_path: meta/model

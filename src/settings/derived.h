@@ -1,4 +1,4 @@
-// What follows from the settings of a run, which are resolved, for the rooms that execute it.
+// Values derived from the resolved settings of a run, for the rooms that execute it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace tessera {
 // Ranks, or teams of them that share rows, each with rows of its own.
 int64_t num_row_ranks(const ShardingSpec& sharding, int64_t world_size);
 
-// How the ranks share parameters. gather_schedule auto is per_step here: memory decides later.
+// The sharding of parameters. gather_schedule auto is per_step here: memory decides later.
 ZeroSettings zero_settings_of(const RunSpec& spec, const ModelConfig& config, int64_t passes_per_step);
 // The state tensors that a run on `num_nodes` nodes saves.
 std::vector<StateTensor> saved_tensors_of(const RunSpec& spec, int num_nodes);
@@ -33,7 +33,7 @@ std::optional<LoraConfig> lora_config_of(const LoraSpec& lora, const ModelSource
 // The form of the weights beside adapters.
 Quantization base_quantization_of(const BaseSpec& base);
 
-// What a packing_strategy is; auto depends on the rows (kByRows).
+// The packing of a packing_strategy; auto depends on the rows (kByRows).
 Packing packing_by_strategy(PackingStrategy strategy, bool joined);
 // Error(kBadConfig): documents cannot see each other with this strategy, or without packing.
 void check_joined(PackingStrategy strategy, bool joined, bool packing);

@@ -58,7 +58,7 @@ nlohmann::ordered_json pattern_json(const std::vector<std::pair<std::string, Val
   return object;
 }
 
-// What is wrong with settings is a contradiction of theirs, not bad data.
+// Errors in settings are contradictions between them, not bad data.
 LoraConfig config_of(const nlohmann::ordered_json& fields) {
   try {
     return parse_lora_config(fields.dump(), "settings of LoRA");

@@ -29,7 +29,7 @@ TEST_F(OffloadArguments, WhatIsOnADiskHasAFolder) {
   EXPECT_EQ(spec_.placement.offload_dir, "");
 }
 
-// Which of two files with the same queue depth gets most of the disk would be left to chance.
+// If both files had the same queue depth, chance would decide which of them gets most of the disk.
 TEST_F(OffloadArguments, StateLeavesTheDiskToWhatTheNextLayerWaitsFor) {
   const auto state_depth = [&] {
     resolve();

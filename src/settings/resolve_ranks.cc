@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// What keeps nodes from training on their own; "" if nothing does.
+// The setting that keeps nodes from training on their own; "" if there is none.
 std::string obstacle(const RunSpec& spec) {
   if (spec.machine.device != DeviceKind::kCpu) return fmt::format("device {}", spec.machine.device);
   if (spec.placement.optimizer_in_backward) return "optimizer_in_backward";

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// What read_run_spec() derives a setting from.
+// The settings from which read_run_spec() derives another one.
 const std::map<std::string, std::string> kDerivedFrom = {
     {"bf16", "dtype"},
     {"dtype", "bf16"},

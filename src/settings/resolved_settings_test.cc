@@ -137,7 +137,7 @@ TEST_F(ResolvedSettingsTest, AResumedRunKeepsWhatChangesItsNumbersUnlessGivenAne
   EXPECT_EQ(spec.base.bits_wanted(), 0) << "all names of one setting stay with the one given";
 }
 
-// Whatever a run derives without being told has a reason in the table.
+// Every setting a run derives without being told has a reason in the table.
 TEST_F(ResolvedSettingsTest, EveryDerivedSettingHasASource) {
   give("eval_dataset", "e.txt");
   give("eval_strategy", "steps");

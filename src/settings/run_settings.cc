@@ -50,7 +50,7 @@ void read_launch_variables(const Environment& environment, RunSpec* spec) {
   spec->launch.grace_s = seconds;
 }
 
-// What a DeepSpeed file decides is noted as it is read.
+// Settings from a DeepSpeed file are noted as it is read.
 void note_sources(const FlagTable& table, SettingSources* sources) {
   for (const Flag& flag : table.flags()) {
     if (!table.is_set(flag.name)) continue;
@@ -64,13 +64,13 @@ void note_sources(const FlagTable& table, SettingSources* sources) {
     sources->given.try_emplace("gradient_checkpointing", off->second);
 }
 
-// Settings that change the numbers of a run. Those of one group belong together.
+// Settings that change the numbers of a run. The settings of one group belong together.
 const std::vector<std::vector<const char*>> kKeptOnResume = {
     {"optim"},
     {"clip_mode"},
     {"quantization_bit", "load_in_8bit", "load_in_4bit", "bnb_4bit_use_double_quant"}};
 
-// As a flag takes it.
+// The form that a flag takes.
 std::string value_text(const json& setting) {
   return setting.is_null() ? "none" : setting.is_string() ? setting.get<std::string>() : setting.dump();
 }

@@ -1,9 +1,9 @@
 // The settings of a training run: Hugging Face's TrainingArguments by name, default and meaning, and
 // Tessera's own.
 //
-// The exit code depends on where a wrong setting comes from: a value that is wrong by itself is kUsage on the
-// command line and kBadConfig in a configuration file; settings that contradict each other or the model are
-// kBadConfig.
+// The exit code depends on where a wrong setting comes from: a value that is wrong on its own is kUsage on
+// the command line and kBadConfig in a configuration file; settings that contradict each other or the model
+// are kBadConfig.
 #pragma once
 
 #include <cstdint>
@@ -25,23 +25,23 @@ inline constexpr const char* kCommandLineOrigin = "command line";  // of flags t
 // The files that flags name: the configuration file, and what the arguments of TRL's scripts stand for.
 void read_setting_files(FlagTable* table, RunSpec* spec);
 
-// What `tessera launch` tells its ranks. Those that it restarts resume from the last checkpoint:
+// Variables that `tessera launch` sets for its ranks. Ranks that it restarts resume from the last checkpoint:
 // TESSERA_RESUME=auto sets resume_from_checkpoint unless something else has. Error(kBadConfig) for any other
 // value.
 void read_environment(const Environment& environment, FlagTable* table, RunSpec* spec);
 
-// What a run on `world_size` ranks is to do. `given` is what the flags of `table`, which knows those that
-// were set, have put there; to it come what the DeepSpeed file says, whose batch sizes are for these ranks,
-// and what follows from other settings (dtype from bf16, eval_steps from logging_steps, ...).
+// The settings of a run on `world_size` ranks. `given` holds the values of the flags of `table`, which knows
+// the ones that were set; added are the settings of the DeepSpeed file, whose batch sizes are for these
+// ranks, and those that follow from other settings (dtype from bf16, eval_steps from logging_steps, ...).
 // Error(kBadConfig) for settings that contradict each other.
 RunSpec read_run_spec(const FlagTable& table, const RunSpec& given, int64_t world_size);
 
 // Completes, once more, what says where the state is and when it is updated (forecast/fit changes it).
 void resolve_placement(const FlagTable& table, int64_t world_size, RunSpec* spec);
 
-// `spec` with those settings that change the numbers of a run as `then`, the training_args.json of a run that
-// is resumed, has them: the optimizer, how gradients are clipped, the form of the weights beside adapters.
-// What was given anew stays, and with it all that belongs to it. `origin` says where `then` is from.
+// `spec` with the settings that change the numbers of a run (the optimizer, how gradients are clipped, the
+// form of the weights beside adapters) taken from `then`, the training_args.json of the run that is resumed.
+// Settings given anew stay, with all that belongs to them. `origin` says where `then` is from.
 RunSpec continued(const RunSpec& spec, const nlohmann::json& then, const std::string& origin);
 
 // The honoured settings by name, and the text of training_args.json: sorted, indent 2, trailing newline.

@@ -44,7 +44,7 @@ TEST_F(ArgumentsTest, WhatTheUserAsksForIsNotTheAgents) {
   EXPECT_FALSE(spec_.resume.by_agent);
 }
 
-// As the settings of a run on one rank are written down.
+// The settings of a run on one rank are written with stage 0.
 TEST_F(ArgumentsTest, StageZeroIsWhatOneRankHas) {
   const auto warnings = [&](const char* stage) {
     give("zero_stage", stage);

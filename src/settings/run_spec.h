@@ -1,5 +1,5 @@
-// What a run is to do: one structure for each part of the program that carries it out. The defaults are those
-// of Hugging Face's Trainer 5. settings/ declares the flag of every field and fills them in; below it
+// The settings of a run: one structure for each part of the program that carries it out. The defaults are
+// those of Hugging Face's Trainer 5. settings/ declares the flag of every field and fills them in; below it
 // nothing changes a setting or knows how it is spelled. docs/flags.md describes every field.
 #pragma once
 
@@ -36,7 +36,7 @@ struct ModelSource {
   std::map<std::string, std::string> hub_names;
 };
 
-// How files become the rows of the run, and in which order they are trained on.
+// The conversion of files to rows of the run, and the order in which they are trained on.
 struct DataSpec : DataArguments {
   std::vector<std::string> dataset;
   std::string dataset_spool;  // in place of dataset
@@ -73,7 +73,7 @@ struct BatchSpec {
   int64_t max_steps = -1;  // above 0: in place of num_epochs
 };
 
-// What the loss is of.
+// The loss that is minimized.
 struct ObjectiveSpec {
   bool average_tokens_across_devices = true;
   double label_smoothing = 0;
@@ -88,7 +88,7 @@ struct ClippingSpec {
   bool needs_norm_of_step() const { return mode == ClipMode::kGlobal && max_norm > 0; }
 };
 
-// What is looked for in every step.
+// Checks made in every step.
 struct GuardSpec {
   LossSpikePolicy loss_spike_policy = LossSpikePolicy::kWarn;
   int64_t loss_spike_window = 128;
@@ -106,12 +106,12 @@ struct LoraSpec {
   std::vector<std::string> layers_to_transform;
   std::vector<std::string> layers_pattern;
   bool use_rslora = false;
-  // Of modules that differ from the rest, by ends of names; the first that fits counts.
+  // Values for modules that differ from the rest, by ends of names; the first that fits counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::string adapter;  // the folder of one to continue
 };
-// As --rank_pattern and --alpha_pattern take them: a JSON object, "" = none. Error(kBadConfig).
+// The form that --rank_pattern and --alpha_pattern take: a JSON object, "" = none. Error(kBadConfig).
 std::vector<std::pair<std::string, int64_t>> parse_rank_pattern(const std::string& json);
 std::vector<std::pair<std::string, double>> parse_alpha_pattern(const std::string& json);
 
@@ -136,7 +136,7 @@ struct PrecisionSpec {
   DType export_dtype() const { return save_dtype.value_or(dtype); }
 };
 
-// What is kept in memory, recomputed, or kept on a disk, and when weights are updated.
+// The state kept in memory, recomputed, or kept on a disk, and the time at which weights are updated.
 struct PlacementSpec {
   bool gradient_checkpointing = false;
   CheckpointingMode checkpointing_mode = CheckpointingMode::kFull;
@@ -162,13 +162,13 @@ struct PlacementSpec {
   }
 };
 
-// What computes.
+// The device and threads that compute.
 struct MachineSpec {
   DeviceKind device = DeviceKind::kCpu;
   int64_t num_threads = 0;  // 0 = one for every core
 };
 
-// How the ranks divide parameters, and what travels between them.
+// The division of parameters among the ranks, and their traffic.
 struct ShardingSpec {
   std::optional<int64_t> stage;  // of ZeRO; set once resolved
   GatherChoice gather_schedule = GatherChoice::kAuto;
@@ -185,7 +185,7 @@ struct ShardingSpec {
   std::optional<DType> communication_dtype;  // once resolved: BF16 or F32
 
   DType accumulation_dtype() const { return grad_accum_dtype.value_or(DType::kF32); }  // of gradients
-  // As Hugging Face's Trainer fills in "auto": 0.9 hidden^2 and 10 hidden.
+  // The values Hugging Face's Trainer fills in for "auto": 0.9 hidden^2 and 10 hidden.
   int64_t prefetch_elements(int64_t hidden_size) const;
   int64_t persistence_threshold_elements(int64_t hidden_size) const;
 };
@@ -197,7 +197,7 @@ struct NetworkSpec {
   std::string interface;
 };
 
-// What the run tells of itself. Steps below 1 are a fraction of all steps, here and below.
+// The reports of the run. Steps below 1 are a fraction of all steps, here and below.
 struct ReportingSpec {
   IntervalStrategy logging_strategy = IntervalStrategy::kSteps;
   double logging_steps = 500;
@@ -252,7 +252,7 @@ struct SavingSpec {
   bool saves_in_background() const { return in_background && strategy != SaveStrategy::kNo; }
 };
 
-// What the run continues.
+// The run or checkpoint to continue.
 struct ResumeSpec {
   enum class From {
     kNothing,
@@ -267,7 +267,7 @@ struct ResumeSpec {
   bool resumes() const { return from != From::kNothing; }
   bool by_name() const { return from == From::kFolder; }
 };
-// As --resume_from_checkpoint takes it: true, auto, a folder; false, no, none or "" for nothing.
+// The form that --resume_from_checkpoint takes: true, auto, a folder; false, no, none or "" for nothing.
 ResumeSpec parse_resume(const std::string& text);
 std::string resume_text(const ResumeSpec& resume);
 

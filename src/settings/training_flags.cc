@@ -290,7 +290,7 @@ void declare_saving(FlagTable* table, RunSpec* spec) {
   output.set = [set = output.set, &path = spec->output_dir](const std::vector<std::string>& values) {
     set(values);
     if (path.empty()) fail(ExitCode::kUsage, "--output_dir: expected a folder, found ''");
-    // As Hugging Face's Trainer does: shells expand "~" neither in files nor after "--output_dir=".
+    // Hugging Face's Trainer does the same: shells expand "~" neither in files nor after "--output_dir=".
     const char* home = std::getenv("HOME");
     if (home != nullptr && (path == "~" || path.starts_with("~/"))) path.replace(0, 1, home);
   };

@@ -101,7 +101,7 @@ class QuotedText {
   std::string out_;
 };
 
-// Behind tags and anchors, at which yaml-cpp says that a value begins.
+// Skips tags and anchors, which yaml-cpp counts as the start of a value.
 std::string_view without_properties(std::string_view text) {
   while (!text.empty() && (text[0] == '&' || text[0] == '!')) {
     const auto* end =
@@ -112,7 +112,7 @@ std::string_view without_properties(std::string_view text) {
   return text;
 }
 
-// How many line breaks end the block whose header `text` begins with, all of which >+ keeps.
+// The number of line breaks that end the block whose header `text` begins with; >+ keeps all of them.
 int64_t count_last_breaks(std::string_view text, bool has_content) {
   const std::string_view header = text.substr(0, text.find('\n'));
   const size_t digit = header.find_first_of("123456789");

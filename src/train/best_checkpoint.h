@@ -18,11 +18,11 @@ std::filesystem::path checkpoint_folder(const RunSetup& setup, int64_t step);
 // BestModel::checkpoint_folder of a checkpoint in output_dir whose best one is that of this step.
 std::string folder_elsewhere(const RunSetup& setup, int64_t step);
 
-// Which of a run's checkpoints is the best: that of the best evaluation among those that have one, which need
-// not be the best of all.
+// The best of a run's checkpoints: that of the best evaluation among those that have one, which need not be
+// the best of all.
 class BestCheckpoint {
  public:
-  // What is passed by reference must outlive this.
+  // Arguments passed by reference must outlive this.
   BestCheckpoint(RunSetup& setup, const BestModelRule& rule, const std::vector<LogEntry>& log_history)
       : setup_(setup), rule_(rule), log_history_(log_history) {}
 

@@ -219,7 +219,7 @@ bool Trainer::wait_for_rows(int64_t step) {
 
 std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& step_time) {
   stop_.begin_step();
-  // What evaluations and checkpoints have moved.
+  // Excludes the traffic of evaluations and checkpoints.
   disk_meter_.take();
   if (setup_.context) setup_.context->exchange().take_network();
   mark_work(setup_.comm, "choosing rows", step + 1);

@@ -33,8 +33,8 @@
 
 namespace tessera {
 
-// With several ranks each has a Trainer, and all calls are collective; rank 0 alone writes reports and
-// tells its observer, unless that is for every rank; all write checkpoints.
+// If there are several ranks, each has a Trainer, and all calls are collective; rank 0 alone writes reports
+// and calls its observer, unless that is for every rank; all write checkpoints.
 class Trainer {
  public:
   // Opens model and dataset, plans the run, checks its memory, allocates, and loads the weights or the state
@@ -46,8 +46,8 @@ class Trainer {
 
   const RunPlan& plan() const { return setup_.plan; }
 
-  // Trains to the last step and writes everything to output_dir; a run that is finished already is left as it
-  // is. `stop_signal` is asked between layers; a nonzero number ends the run with a checkpoint of the last
+  // Trains to the last step and writes everything to output_dir; a run that is already finished is left as it
+  // is. `stop_signal` is polled between layers; a nonzero number ends the run with a checkpoint of the last
   // finished step, which is the current one if grace_period_s leaves time for it. `control`, on rank 0, is
   // asked after every step. May be called once.
   // Error(kNumerics) if loss or gradient norm is not finite: the weights are then those of the step before.
@@ -62,7 +62,7 @@ class Trainer {
   bool trains_apart() const { return setup_.plan.zero.outer.has_value(); }
   void restore_progress();
   TrainSummary train(const std::function<int()>& stop_signal, RunControl* control);
-  // What is due after a step, and what the control asks for.
+  // Does what is due after a step, and what the control asks for.
   void act_after_step(RunControl* control);
   // Collective: what `control` of rank 0 asks for; nothing without one.
   RunRequests requests(RunControl* control);
@@ -74,7 +74,7 @@ class Trainer {
   // waiting for its rows.
   std::optional<StepMetrics> train_step(int64_t step, const Stopwatch& step_time);
   int64_t micro_batches_of(const RowLists& passes) const;  // of a rank
-  // What the losses of this rank's tokens are divided by.
+  // The divisor of this rank's token losses.
   LossDivisor loss_divisor(const RowLists& passes, int64_t num_targets) const;
   // False: the update is skipped. Error(kNumerics) if a guard ends the run.
   bool passes_guards(const RowLists& passes, StepMetrics* metrics);
@@ -95,7 +95,7 @@ class Trainer {
   TrainerState trainer_state(const Progress& progress) const;
   TrainingRecord record_now(int64_t best_checkpoint_step) const;
   RunRecord run_record() const;
-  // What it takes and was (trainer_summary.cc).
+  // Estimates and summary of the run (trainer_summary.cc).
   RunEstimates estimates() const;
   TrainSummary summarize() const;
   // Where the time went, and the hint that follows from it.

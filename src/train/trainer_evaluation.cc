@@ -19,7 +19,7 @@ EvalOptions eval_options_of(const RunSetup& setup, const Dataset& eval, int64_t 
   const RunSpec& spec = setup.spec;
   const DataRecord& data = setup.record.data;
   EvalOptions options = {.max_rows = max_rows, .max_tokens = max_tokens};
-  // With global_batch_size everything is as on one rank; a resumed run keeps the batches that it began with.
+  // A run with global_batch_size evaluates as on one rank; a resumed run keeps the batches it began with.
   options.num_ranks = data.global_batch_size ? 1 : data.world_size;
   options.drop_last = spec.data.drop_last;
   options.averages_tokens = spec.objective.average_tokens_across_devices;
@@ -62,7 +62,7 @@ bool Trainer::run_evaluation() {
     setup_.observers.on_evaluation(setup_.data->evals[i].name, results[i]);
   ++totals_.times().num_evaluations;
   if (clock_) clock_->add(RunPart::kEvaluation, time.seconds());
-  // As in Hugging Face's Trainer, what was there before the first step does not count.
+  // In Hugging Face's Trainer, evaluations before the first step do not count.
   if (progress_.step == 0) return false;
   const std::optional<double> watched = value_of(all, best_rule_.metric());
   setup_.schedule->observe_metric(watched.value_or(results.front().loss), best_rule_.greater_is_better());

@@ -1,4 +1,4 @@
-// How long a run will take, and what it was.
+// The estimates and the summary of a run.
 #include <algorithm>
 
 #include "base/divide_up.h"
@@ -36,7 +36,7 @@ TrainSummary Trainer::summarize() const {
   summary.folder = setup_.spec.output_dir;
   summary.peak_resident_bytes = peak_resident_bytes();
   if (setup_.data->evals.empty()) return summary;
-  // Of several sets, the one whose loss is watched, or the first.
+  // If there are several sets, the one whose loss is watched, or the first.
   const auto is_watched = [&](const EvaluationData& eval) {
     return eval.prefix + "_loss" == best_rule_.metric();
   };

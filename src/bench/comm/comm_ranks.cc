@@ -43,8 +43,8 @@ class Side {
   virtual const float* output() const = 0;
 };
 
-// As in training: every rank writes its gradients to shared memory and sums its part of all of them in rank
-// order; all ranks read the result in place.
+// Every rank writes its gradients to shared memory and sums its part of all of them in rank order, as in
+// training; all ranks read the result in place.
 class SharedMemorySide : public Side {
  public:
   SharedMemorySide(NodeGroup& group, int64_t num_threads)

@@ -164,7 +164,7 @@ class BenchCommCommand : public BenchCommand {
     }
   }
 
-  // As under `tessera launch`, the ranks divide the processors.
+  // The ranks divide the processors, as under `tessera launch`.
   int64_t threads_of_rank(int64_t ranks) const {
     return std::max<int64_t>(1, threads_for_pool(num_threads()) / ranks);
   }

@@ -1,4 +1,4 @@
-// What the benchmark subcommands share: flags, and output as a table or as JSON lines.
+// Code shared by the benchmark subcommands: flags, and output as a table or as JSON lines.
 #pragma once
 
 #include <algorithm>

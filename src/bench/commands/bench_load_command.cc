@@ -45,7 +45,7 @@ struct LoadCase {
 
 namespace fs = std::filesystem;
 
-// What a rank reports to the parent, in memory that both map.
+// A rank's report to the parent, in memory that both map.
 struct alignas(kCacheLineBytes) LoadAnswer {
   // Times on a clock that all processes share.
   double begin = 0;
@@ -354,7 +354,7 @@ class BenchLoadCommand : public BenchCommand {
     }
     for (const int64_t ranks : all_ranks) {
       for (const std::string& cache : cache_) {
-        // As under `tessera launch`, the ranks divide the processors.
+        // The ranks divide the processors, as under `tessera launch`.
         const LoadCase c = {static_cast<int>(ranks), std::max<int64_t>(1, all_threads / ranks),
                             cache == "cold"};
         for (const BenchLine& line : run_load_case(model, c, measure_options())) {

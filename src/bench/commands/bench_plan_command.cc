@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// How the rows of a preset are cut here.
+// The row length used here for a preset.
 struct Rows {
   const char* preset;
   int64_t max_length;

@@ -27,7 +27,7 @@ std::string trained_tokenizer(const std::string& text, ThreadPool& pool) {
   return read_text_file(folder.path() / "tokenizer.json");
 }
 
-// What the lines call a folder, which may be given with a slash at the end.
+// The name of a folder in the lines; the folder may be given with a slash at the end.
 std::string name_of_folder(const fs::path& folder) {
   const fs::path path = absolute_path(folder).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();

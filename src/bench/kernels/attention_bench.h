@@ -33,7 +33,7 @@ using AttentionImplementation = Implementation<AttentionKernels>;
 BenchLine run_attention_case(const AttentionCase& c, const AttentionImplementation& ours,
                              const std::vector<AttentionImplementation>& others,
                              const MeasureOptions& options, ThreadPool& pool);
-// The same as the operations of a device with memory of its own carry it out, in device time.
+// Measures the case on a device with memory of its own, in device time.
 BenchLine run_device_attention_case(const AttentionCase& c, const BenchDevice& device,
                                     const MeasureOptions& options);
 

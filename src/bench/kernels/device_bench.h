@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// What a line is measured on. The pool fills operands.
+// The device that a line is measured on. The pool fills operands.
 struct BenchDevice {
   Ops& ops;
   DevicePeakMeter& peak;  // of the type of the operands

@@ -172,7 +172,7 @@ class WorkMaker {
               verifier.compare_rows("h", h->copy(0), rows_, expected_swiglu(gates, s_.F));
             }};
   }
-  // As many rows as one chunk of the loss has.
+  // Takes as many rows as one chunk of the loss has.
   Work cross_entropy() const {
     constexpr int64_t kMaxRows = 256;
     const int64_t rows = std::min(s_.T, kMaxRows);
@@ -279,7 +279,7 @@ class WorkMaker {
 
   const ElementwiseCase& case_;
   Sizes s_;
-  std::vector<int64_t> rows_;  // of which a sample of the results is compared
+  std::vector<int64_t> rows_;  // the results of these rows are compared
   int64_t cold_bytes_;
   ThreadPool& pool_;
 };

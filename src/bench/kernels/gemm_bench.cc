@@ -34,7 +34,7 @@ int64_t scratch_bytes(const GemmCase& c, const GemmImplementation& implementatio
   return max_scratch_bytes(implementation.kernels, {c.T, weight, c.dtype, num_threads});
 }
 
-// What one call works on: x [T, K], y or dy [T, N], w or dw [N, K].
+// The operands of one call: x [T, K], y or dy [T, N], w or dw [N, K].
 struct GemmTensors {
   TensorView x, y, w;
   int64_t copy = 0;  // which of the weights

@@ -56,10 +56,10 @@ std::string gemm_implementation_text(const GemmImplementation& implementation, D
 BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
                         const std::vector<GemmImplementation>& others, const MeasureOptions& options,
                         ThreadPool& pool);
-// The same as the operations of a device with memory of its own carry it out, in device time.
+// Measures the product on a device with memory of its own, in device time.
 BenchLine run_device_gemm_case(const GemmCase& c, const BenchDevice& device, const MeasureOptions& options);
-// The product with a quantised weight, compared with `other`, whose weight has the dtype of the activations.
-// First checks that the result is the other's but for quantisation. Error(kUsage) unless the product is
+// The product with a quantized weight, compared with `other`, whose weight has the dtype of the activations.
+// First checks that the result equals the other's up to quantization. Error(kUsage) unless the product is
 // kForward or kBackwardInput.
 BenchLine run_quantized_case(const GemmCase& c, Quantization form, const GemmImplementation& other,
                              const MeasureOptions& options, ThreadPool& pool);

@@ -24,7 +24,7 @@ class Verifier {
   // Error(kInternal) naming what, `place`, expected, got and bound unless |got - expected| <= bound. NaN
   // always fails.
   void compare(const char* tensor, int64_t row, int64_t column, double got, double expected, double bound);
-  // The same for rows of `got`, or for some columns of these, within the bounds after rounding to its type.
+  // Compares rows of `got`, or some columns of these, within the bounds after rounding to its type.
   void compare_rows(const char* tensor, ConstTensorView got, std::span<const int64_t> rows,
                     std::span<const Expected> expected);
   void compare_values(const char* tensor, ConstTensorView got, std::span<const int64_t> rows,

@@ -60,7 +60,7 @@ void write_rows(const fs::path& file, int64_t num_rows, int64_t length, int64_t 
   write_safetensors(file, {make_item("input_ids", {num_rows, length}, view, DType::kI32)});
 }
 
-// What the planner says about a run on this machine.
+// The planner's prediction of a run on this machine.
 struct Planned {
   StepInputs facts;
   int64_t node_bytes = 0;
@@ -85,7 +85,8 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   MachineFacts machine;
   machine.local_world_size = run.num_ranks;
   machine.num_threads = num_threads;
-  // What the program's code takes is divided by the processes that run it: the ranks, their agent, this one.
+  // Memory of the program's code is shared by the processes that run it: ranks, their agent, this
+  // one.
   const int num_processes = run.num_ranks + (run.num_ranks > 1 ? 2 : 1);
   machine.baseline_bytes = options.baseline.anonymous_bytes + options.baseline.file_bytes / num_processes;
   machine.free_bytes = memory_info().free_for_process_bytes;

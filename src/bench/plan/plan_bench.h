@@ -1,5 +1,5 @@
-// How well a plan predicts training: step time (forecast/time) and memory of real runs, in turn with the
-// measurements that the prediction rests on.
+// The accuracy of plans: step time (forecast/time) and memory of real runs, measured in turn with the inputs
+// of the prediction.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ struct PlanLine {
   int64_t num_threads = 0;  // of a rank
   StepInputs facts;
   double rates_ratio = 0;  // the same of the machine's rates (measured_rates()), without its operations
-  // Medians, part by part. Of a run, local_s is waiting for other ranks, other_s has the sums of their
-  // gradients, and optimizer_s what the update waits for the disk.
+  // Medians, part by part. In a measured run, local_s is waiting for other ranks, other_s has the sums of
+  // their gradients, and optimizer_s the update's wait for the disk.
   StepTime predicted, measured;
   Quartiles step_s;             // measured: medians of a run's steps
   Quartiles ratio;              // predicted over measured of the same round

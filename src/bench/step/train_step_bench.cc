@@ -190,7 +190,7 @@ class TrainStep {
                        weights(), gradients(), pool_);
   }
 
-  // As in training there. Without a head the embedding is updated as well: 32 rows.
+  // Allocates as training on a device does. Without a head the embedding is updated as well: 32 rows.
   void allocate_on_device() {
     const ParameterLayout& layout = model_.layout();
     if (model_.is_adapted()) {
@@ -250,7 +250,7 @@ class TrainStep {
     model_.bind_frozen({frozen_.data(), DType::kU8, {model_.frozen_bytes()}});
   }
 
-  // The same random rows again and again: memory for all of them as float32 would count as the step's.
+  // Repeats the same random rows: memory for all of them as float32 would count as the step's.
   void fill_quantized(const Parameter& parameter, const BoundParameters::Place& place) {
     const int64_t num_rows = parameter.shape[0], K = parameter.shape[1];
     const int64_t most_rows = std::min<int64_t>(num_rows, 64);

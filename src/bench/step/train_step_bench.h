@@ -23,8 +23,8 @@ namespace tessera {
 
 struct TrainStepOptions {
   std::string name;  // of the preset that gives the shapes
-  // With num_hidden_layers as wanted; with `lora` full training takes turns; base_quantization is the frozen
-  // weights'.
+  // Has the wanted num_hidden_layers; with `lora` full training takes turns; base_quantization applies to the
+  // frozen weights.
   ModelConfig config;
   DType dtype = DType::kBF16;
   int64_t max_length = 512;                 // tokens per row
@@ -39,7 +39,7 @@ struct TrainStepOptions {
   int64_t step_tokens() const { return step_rows() * max_length; }
 };
 
-// The same tokens processed by another program, which takes a turn after each of our steps.
+// Another program's times for the same tokens; it takes a turn after each of our steps.
 struct AgainstOther {
   std::string name;  // "PyTorch 1.13.1"
   Quartiles forward_backward_seconds;
@@ -72,7 +72,7 @@ struct TrainStepLine {
   int64_t predicted_bytes = 0;  // peak resident memory of the process, or of a device
   int64_t measured_bytes = 0;   // VmHWM; 0 if the system cannot measure it for this line alone
   std::optional<AgainstOther> against;
-  // With adapters: seconds of the same step with all weights trained / ours, paired.
+  // For adapters: seconds of the same step with all weights trained / ours, paired.
   std::optional<Quartiles> ratio_full_forward_backward, ratio_full_step;
 };
 
@@ -84,7 +84,7 @@ struct StepDevice {
 
 // Error(kBadConfig) with figures, before anything is allocated, if the step does not fit in memory. `other`
 // may be null; its forward_backward must process as many tokens as a whole step here. On a device with memory
-// of its own, times are the device's and memory is its own; weights there are not quantised, and nothing is
+// of its own, times are the device's and memory is its own; weights there are not quantized, and nothing is
 // verified.
 TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptions& measure,
                              OtherProgram* other, ThreadPool& pool, const StepDevice& on = {});

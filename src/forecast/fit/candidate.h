@@ -1,6 +1,6 @@
-// What a run can keep per parameter, in memory or on a disk, when it updates, and what it recomputes: the
-// choices among which `tessera plan --disk`, `tessera train --fit` and the advice of a run that does not fit
-// search.
+// The choices of a run per parameter: what it keeps in memory or on a disk, when it updates, and what it
+// recomputes. `tessera plan --disk`, `tessera train --fit` and the advice of a run that does not fit search
+// them.
 #pragma once
 
 #include <array>

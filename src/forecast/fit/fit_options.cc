@@ -14,8 +14,8 @@
 namespace tessera {
 namespace {
 
-// Whether no one needs b if there is a, which is at least as fast: less than a tenth of its memory is not
-// worth the time.
+// Whether a makes b pointless: a is at least as fast, and b saves less than a tenth of its memory, which is
+// not worth the time.
 bool replaces(const FitOption& a, const FitOption& b) {
   return 10 * a.memory_bytes <= 11 * b.memory_bytes &&
          std::ranges::equal(a.changes, b.changes, std::ranges::less_equal());

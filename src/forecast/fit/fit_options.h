@@ -1,4 +1,4 @@
-// What every candidate (candidate.h) takes: memory, disk, time. Those that fit, and which of them to take.
+// The memory, disk space and time of every candidate (candidate.h): which ones fit, and which to take.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ struct FitOption : NamedCandidate {
   StepTime time;
 
   bool fits() const { return fits_memory && fits_disk; }
-  // With the finished model on the same disk.
+  // Disk bytes including the finished model on the same disk.
   int64_t disk_bytes_with(int64_t model_bytes) const {
     return disk_bytes + model_bytes - std::min(discarded_disk_bytes, model_bytes);
   }
@@ -85,7 +85,7 @@ std::optional<FitOptions> lora_fit_options(const FitRequest& request);
 
 // "--optim adamw_8bit --gradient_checkpointing (17.1 GiB of memory, 64.2 GiB of disk)".
 std::string option_text(const FitOptions& options, size_t option);
-// What is taken and why; there is one that fits.
+// Describes the choice and its reason; at least one option fits.
 std::string choice_text(const FitOptions& options);
 // Why nothing fits and what would; `lora` is what adapters need.
 std::string fit_refusal(const FitOptions& options, const std::optional<FitOptions>& lora);

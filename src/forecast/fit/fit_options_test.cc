@@ -1,4 +1,4 @@
-// What a run can keep where, and the choice among it, on machines whose rates are given.
+// The options of a run, and the choice among them, on machines whose rates are given.
 #include "forecast/fit/fit_options.h"
 
 #include <fmt/format.h>
@@ -175,8 +175,8 @@ TEST(FitCandidate, WhatIsGivenStaysAsItIs) {
   }
 }
 
-// What is chosen fits; nothing that fits is faster without changing the numbers more; and the same limits but
-// for more of one never make the choice worse.
+// The chosen option fits; nothing that fits is faster without changing the numbers more; and raising one
+// limit never makes the choice worse.
 TEST(FitOptions, ChoosesTheFastestOfWhatChangesTheNumbersLeast) {
   std::mt19937_64 random(11);
   const auto between = [&](double low, double high) {

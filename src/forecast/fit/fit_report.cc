@@ -48,7 +48,7 @@ std::string option_line(const FitOptions& options, size_t index, const std::stri
                         three_digits(option.time.step_s()), last);
 }
 
-// What the option changes in the numbers of a run, if anything.
+// The effect of the option on the numbers of a run, if any.
 std::string numbers_text(const FitOption& option) {
   const auto [base, optimizer, update] = option.changes;
   std::vector<std::string> changes;

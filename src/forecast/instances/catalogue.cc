@@ -75,7 +75,7 @@ void add_estimates(const JsonNode& node, const JsonNode& fields, std::vector<std
 
 struct Processor {
   std::string name;
-  InstanceFacts facts;  // num_cores and memory_gb_per_s are those of a socket
+  InstanceFacts facts;  // num_cores and memory_gb_per_s are per socket
   int64_t threads_per_core = 1;
   int64_t numa_nodes = 1;  // of a socket
   double watts = 0;        // of a socket

@@ -18,7 +18,7 @@ struct Card {
   int64_t memory_bytes = 0;  // as advertised
   CardFacts facts;
 
-  // What a run finds free: the driver, the context and the kernels take the rest.
+  // Memory that a run finds free: the driver, the context and the kernels take the rest.
   int64_t usable_bytes() const;
 };
 
@@ -43,7 +43,7 @@ struct Instance {
   double watts = 0;                    // of the processor's share at full load; 0 = not known
   std::vector<std::string> estimates;  // fields without a source
 
-  // What processes can use of the memory.
+  // The share of memory that processes can use.
   int64_t usable_bytes() const;
 };
 
@@ -55,7 +55,7 @@ std::vector<Instance> shipped_catalogue();
 // Its text.
 std::string_view shipped_catalogue_json();
 
-// Those of a catalogue without cards: where runs on processors are looked for. And those with them.
+// The instances of a catalogue without cards, where runs on processors are looked for, and those with cards.
 std::vector<Instance> without_cards(std::vector<Instance> catalogue);
 std::vector<Instance> with_cards(std::vector<Instance> catalogue);
 // The card of a catalogue that the driver calls `name`: one all of whose name's words are in it, as those of

@@ -11,11 +11,11 @@ namespace tessera {
 
 bool is_layout_flag(const std::string& name);
 
-// Those that set this layout: "--zero_stage 3".
+// The flags that set this layout: "--zero_stage 3".
 std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows);
 
-// What settings on the command line or in a file leave no choice about: stage, schedule and checkpointing.
-// `given` is not resolved yet.
+// The options fixed by settings on the command line or in a file: stage, schedule and checkpointing. `given`
+// is not resolved yet.
 SearchOptions asked_options(const ShardingSpec& sharding, const PlacementSpec& placement,
                             bool checkpointing_is_given);
 

@@ -1,4 +1,4 @@
-// What is worth choosing between time and money.
+// The Pareto front of time and money.
 #pragma once
 
 #include <algorithm>

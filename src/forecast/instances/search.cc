@@ -220,7 +220,7 @@ class Search {
   const TrainableModel& model_of(int64_t num_threads, bool has_amx) {
     std::unique_ptr<PlannedModel>& model = models_[{num_threads, has_amx}];
     if (!model) {
-      // Which card plays no part: what fits is compared with each instance's.
+      // The card does not matter here: the memory is compared with each instance's.
       model =
           std::make_unique<PlannedModel>(config_, spec_.precision.dtype, num_threads,
                                          is_on_card() ? planned_card_ops("", 0) : planned_cpu_ops(has_amx),

@@ -29,7 +29,7 @@ struct SearchOptions {
   std::optional<int64_t> micro_batch_rows;
 };
 
-// How a run is laid out on machines.
+// The layout of a run on machines.
 struct RunLayout {
   int num_nodes = 1;
   int local_world_size = 1;
@@ -86,7 +86,7 @@ struct SearchResult {
   }
 };
 
-// `spec` must be resolved for one rank. With device cuda every instance needs a card, which a single rank
+// `spec` must be resolved for one rank. For device cuda every instance needs a card, which a single rank
 // uses.
 SearchResult search_instances(const RunSpec& spec, const ModelConfig& config, const JobSize& job,
                               const std::vector<Instance>& instances, const SearchOptions& options);

@@ -74,7 +74,7 @@ std::string combination_line(const SearchResult& result, const Combination& each
                      three_digits(each.hours), three_digits(money_of(each, view))});
 }
 
-// Words joined by ", " behind `head`.
+// `head` followed by the words, joined by ", ".
 std::string listed(const std::string& head, std::vector<std::string> words) {
   for (size_t i = 0; i + 1 < words.size(); ++i) words[i] += ",";
   return wrapped(head, words, /*indent=*/4);

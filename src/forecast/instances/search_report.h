@@ -1,4 +1,4 @@
-// What `tessera plan` shows of a search: which combinations, in which order, as a table and as JSON.
+// The report of a search by `tessera plan`: which combinations, in which order, as a table and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct SearchView {
   bool spot = false;                // the price that counts
 };
 
-// What the job costs.
+// The cost of the job.
 double money_of(const Combination& combination, const SearchView& view);
 
 // Combinations within the limits, that no other beats in hours and money, from the fastest to the cheapest.

@@ -110,7 +110,7 @@ class Simulation {
   }
 
  private:
-  // How far a node is with the operations of a lane, which run one after another.
+  // A node's progress in the operations of a lane, which run one after another.
   struct Progress {
     int64_t issued = 0;
     int64_t completed = 0;
@@ -325,7 +325,7 @@ class Simulation {
     if (flow.crosses) result_.uplink_sent_bytes += bytes / topology_.num_racks();
   }
 
-  // What the typical node does for so long, if its step counts.
+  // Accounts `seconds` to what the typical node is doing, if its step counts.
   void account(double seconds) {
     const Node& node = nodes_[typical_];
     if (has_ended(node)) return;

@@ -34,7 +34,8 @@ struct Topology {
   double flow_bytes_per_s = std::numeric_limits<double>::infinity();
   int connections = 4;        // between two nodes, all rails together
   double latency_s = 100e-6;  // from the last byte sent until the receiver continues
-  // What the ends compute: each message and each byte, sent and received together, on one of num_threads.
+  // Endpoint computation per message and per byte, sent and received together, on one of
+  // num_threads.
   double message_s = 0;
   double gather_byte_s = 0;
   double reduce_byte_s = 0;
@@ -50,7 +51,7 @@ std::vector<double> drawn_slowdowns(int num_nodes, double spread, uint64_t seed)
 
 inline constexpr int kMaxExactNodes = 48;
 
-// What the time of a node goes to.
+// The cause of a share of a node's time.
 enum class Bottleneck {
   kCompute,
   kNic,        // waiting for data that a node's network card limits
@@ -73,7 +74,7 @@ struct SimulatedStep {
   bool is_exact = true;                  // no nodes that differ were simulated as one
 
   double of(Bottleneck kind) const { return seconds[static_cast<int>(kind)]; }
-  // What costs most time besides computation; kCompute if that is less than 2 % of the step.
+  // The largest cause besides computation; kCompute if that is less than 2 % of the step.
   Bottleneck bottleneck() const;
 };
 

@@ -1,4 +1,4 @@
-// How much of a long run's time counts where nodes fail and the run resumes from its last checkpoint.
+// The share of a long run's time that counts if nodes fail and the run resumes from its last checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct UsefulTime {
 // facts, so that results can be compared.
 UsefulTime useful_time(const FailureInputs& facts, int num_nodes, double step_s, int64_t checkpoint_steps);
 
-// With the number of steps that makes most of the time useful, to about 5 %.
+// The result for the checkpoint interval with the most useful time, to about 5 %.
 UsefulTime best_useful_time(const FailureInputs& facts, int num_nodes, double step_s);
 
 }  // namespace tessera

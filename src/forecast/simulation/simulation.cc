@@ -91,7 +91,7 @@ class ClusterSimulator {
                         static_cast<int>(spec_.network.connections));
   }
 
-  // With the times of a measured step: of its median rank, as slowdowns_of() is about the others.
+  // Uses the times of a measured step: its median rank's, as slowdowns_of() covers the others.
   StepCosts replaced(const ZeroLayout& layout, const StepInputs& facts, StepCosts costs,
                      const MeasuredStep& measured) const {
     double update_s = 0;

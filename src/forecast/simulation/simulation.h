@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// What a step of a run took, instead of what it costs by rates.
+// Measured times of a run's step, in place of costs by rates.
 struct MeasuredStep {
   std::vector<double> rank_compute_s;  // by rank, of the passes
   double update_s = 0;
@@ -40,7 +40,7 @@ struct SimulationOptions {
   std::optional<int64_t> checkpoint_steps;   // otherwise the best number
 };
 
-// What all nodes together write to shared storage, unless the time of a checkpoint is given.
+// Write rate of all nodes together to shared storage, unless the time of a checkpoint is given.
 inline constexpr double kStorageBytesPerS = 1e9;
 
 struct SimulatedCluster {
@@ -49,7 +49,7 @@ struct SimulatedCluster {
   int64_t tokens_per_step = 0;
   ZeroSettings zero;
   std::string refusal;  // why the run does not fit into the nodes' memory; empty if it fits
-  // Seconds by kind are those of a cluster of equal nodes; kOthers is what the slow nodes add.
+  // Seconds by kind are for a cluster of equal nodes; kOthers is the time that slow nodes add.
   SimulatedStep step;
   double ideal_s = 0;  // a step without waiting for network or slower nodes
   std::optional<FailureInputs> failures;
@@ -67,9 +67,9 @@ SimulatedCluster simulate_cluster(const RunSpec& spec, const ModelConfig& config
 
 // A line for each cluster, what limits it and what its time goes to; at most 80 columns.
 std::string simulation_text(const std::vector<SimulatedCluster>& clusters);
-// The same as a JSON object, indent 2, trailing newline.
+// The results as a JSON object, indent 2, trailing newline.
 std::string simulation_json(const std::vector<SimulatedCluster>& clusters);
-// SVG: what a node's time goes to by the number of nodes, and useful time over the interval of checkpoints.
+// SVG: the parts of a node's time by the number of nodes, and useful time over the checkpoint interval.
 std::string simulation_picture(const std::vector<SimulatedCluster>& clusters);
 
 }  // namespace tessera

@@ -89,7 +89,7 @@ TEST_F(SimulationTest, NodesOnTheirOwnTakeWhatThePlanPredicts) {
   EXPECT_NEAR(apart.step.step_s / forecast.time->step_s(), 1, 0.05);
   EXPECT_LT(apart.step.step_s, together.step.step_s);
   EXPECT_NEAR(apart.step.node_sent_bytes / together.step.node_sent_bytes, 1 / 20.0, 0.01 / 20);
-  // With a delay, an exchange overlaps the steps after it.
+  // If there is a delay, an exchange overlaps the steps after it.
   spec_.outer.num_fragments = 4;
   spec_.outer.sync_delay = 2;
   const SimulatedCluster streamed = simulate(4);

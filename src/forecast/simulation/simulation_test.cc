@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kSteps = 4;
 
-// A step: an all-gather of `bytes` in all, which it waits for, after `compute_s` or meanwhile.
+// A step with an all-gather of `bytes` in all, which it waits for, after `compute_s` or overlapped with it.
 StepProgram gather_program(double bytes, int num_nodes, double compute_s, bool overlaps = false) {
   StepProgram program;
   const Action computing = {ActionKind::kCompute, compute_s, 0};
@@ -93,7 +93,7 @@ StepProgram background_program() {
 
 TEST(SimulatedGather, InTheBackgroundHoldsUpNoOtherOperation) {
   const SimulatedStep step = simulate_steps(plain(4), background_program(), equal_nodes(4));
-  // Six seconds, two of which are computed meanwhile, in one of ten steps.
+  // One of ten steps has a six-second exchange; two of these seconds overlap computation.
   EXPECT_NEAR(step.step_s, (10 + 4) / 10.0, 1e-4);
   EXPECT_NEAR(step.of(Bottleneck::kCompute), 1, 1e-9);
   EXPECT_NEAR(step.of(Bottleneck::kNic), 0.4, 1e-4);

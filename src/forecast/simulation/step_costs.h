@@ -1,4 +1,4 @@
-// What a rank computes between two uses of the network, by parameter group: the operations of
+// Computation of a rank between two uses of the network, by parameter group: the operations of
 // forecast/time/step_time.h in the order in which they happen.
 #pragma once
 
@@ -27,8 +27,8 @@ struct StepCosts {
 
   // The time of all passes, with packing and without sums.
   double passes_s() const;
-  // Multiplies every time of the passes, sums of gradients included; replaces those of the update and the
-  // rest.
+  // Multiplies every time of the passes, sums of gradients included. set_update() replaces the times of the
+  // update and the rest.
   void scale_passes(double factor);
   void set_update(double seconds);
 };

@@ -68,7 +68,7 @@ class StepRecorder {
   }
 
   const ZeroLayout& job() const { return job_; }
-  // The same for the nodes that share the parameters: one, where nodes train on their own.
+  // The layout of the nodes that share the parameters: a single node if nodes train on their own.
   const ZeroLayout& layout() const { return layout_; }
   const ZeroSettings& settings() const { return settings_; }
   int64_t group_bytes(int64_t group, DType dtype) const {
@@ -86,7 +86,7 @@ class StepRecorder {
   StepProgram take() { return std::move(program_); }
 
  private:
-  // What stop_agreement.cc and step_exchange.cc send: losses, times, signals.
+  // Bytes that stop_agreement.cc and step_exchange.cc send: losses, times, signals.
   static constexpr double kValueBytes = 256;
 
   int64_t add(const SimulatedTransfer& transfer) {

@@ -17,7 +17,7 @@ enum class TransferKind {
   kValues   // all_gather of a few numbers: loss and gradient norm, signals
 };
 
-// The connections that a transfer uses: those of a lane run in the order of issue, alongside the other
+// The connections that a transfer uses: transfers of a lane run in the order of issue, alongside the other
 // lane's.
 enum class SimulatedLane { kStep, kBackground };
 inline constexpr size_t kNumLanes = 2;
@@ -57,10 +57,10 @@ struct StepProgram {
   double last_compute_s() const;
 };
 
-// Steps of which the first begins with new weights, as all others do, until the steady state and one of that.
-// Where nodes train on their own these are the steps of two rounds, in each of which all weights are
-// exchanged once; of the steps between exchanges that only compute there is one, which stands for all.
-// `layout` is the job's, `costs` those of step_costs().
+// Steps that each begin with new weights, until the steady state and one step of that. If nodes train on
+// their own, these are the steps of two rounds, in each of which all weights are exchanged once; the steps
+// between exchanges only compute, so one stands for all. `layout` is the job's, `costs` come from
+// step_costs().
 StepProgram step_program(const ZeroLayout& layout, const ZeroSettings& settings, const StepCosts& costs,
                          bool is_tied, int connections);
 

@@ -1,4 +1,4 @@
-// How long a run is, whatever it runs on.
+// The length of a run in steps and tokens, whatever it runs on.
 #pragma once
 
 #include <cstdint>

@@ -12,14 +12,14 @@ namespace tessera {
 
 // "1.23M", "123k", "12,345", "123", "12.3", "1.23", "0.123".
 std::string three_digits(double value);
-// Every line behind two spaces.
+// Indents every line by two spaces.
 std::string indented(const std::string& lines);
 inline constexpr size_t kTextColumns = 80;
-// `head` and the words behind it, on lines of at most kTextColumns as far as they fit; the later lines begin
-// with `indent` spaces.
+// `head` followed by the words, on lines of at most kTextColumns as far as they fit; later lines are indented
+// by `indent` spaces.
 std::string wrapped(std::string head, std::span<const std::string> words, size_t indent);
 
-// How a step's time splits, a line each.
+// The parts of a step's time, one per line.
 std::string step_time_text(const StepTime& time);
 nlohmann::ordered_json step_time_json(const StepTime& time);
 // "1,000,000 tokens in 62 steps: 3 epochs of 330 rows".

@@ -1,4 +1,4 @@
-// How fast a node is, as far as the time of a training step depends on it. Written for an instance type by
+// The speeds of a node that the time of a training step depends on. Written for an instance type by
 // rates_of_instance(), or by hand as JSON.
 #pragma once
 
@@ -18,9 +18,9 @@ struct MachineRates {
 
   // A product of T tokens with a weight [N, K], m the smaller one of N and K, takes
   //   2 T N K / (cores * peak * efficiency * T / (T + half_tokens) * m / (m + half_width)) + product_call_s
-  // so half_tokens is how many tokens reach half of the efficiency. That of a weight's gradient, whose
-  // contraction runs over the tokens, depends on m alone, with weight_half_width; if it adds to the gradient
-  // it also reads that from memory.
+  // so half_tokens is the number of tokens that reaches half of the efficiency. The product for a weight's
+  // gradient, whose contraction runs over the tokens, depends on m alone, with weight_half_width; if it adds
+  // to the gradient it also reads that from memory.
   double forward_efficiency = 0.55;
   double backward_input_efficiency = 0.55;
   double backward_weight_efficiency = 0.55;
@@ -59,7 +59,7 @@ struct MachineRates {
   bool operator==(const MachineRates&) const = default;
 };
 
-// What a catalogue says about an instance type.
+// An instance type as described in a catalogue.
 struct InstanceFacts {
   int64_t num_cores = 1;  // physical ones
   double clock_ghz = 0;   // all cores busy
@@ -73,7 +73,7 @@ struct InstanceFacts {
 // Efficiencies are those of docs/performance.md: "Results" with AMX, "Predicted steps" without.
 MachineRates rates_of_instance(const InstanceFacts& instance);
 
-// The same of a kind of NVIDIA card.
+// A kind of NVIDIA card as described in a catalogue.
 struct CardFacts {
   double bf16_tflops = 0;  // peak of dense products
   double memory_gb_per_s = 0;
@@ -84,7 +84,7 @@ struct CardFacts {
 // processor updates the weights.
 MachineRates rates_of_card(const CardFacts& card, bool optimizer_on_host);
 
-// As a JSON object, indent 2, trailing newline; members are named as above.
+// The rates as a JSON object, indent 2, trailing newline; members are named as above.
 std::string rates_json(const MachineRates& rates);
 // Members that are left out keep their default. Error(kBadData) naming `origin` and the member.
 MachineRates parse_rates(std::string_view json, const std::string& origin);

@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-// How much work a call is, to compare it with another one of the same kind.
+// The size of a call, to compare it with another one of the same kind.
 double amount(const OpWork& work) { return work.flop() > 0 ? work.flop() : work.bytes; }
 
 bool is_alike(const OpWork& a, const OpWork& b) {
@@ -118,8 +118,8 @@ bool MeasuredCosts::packs_weights(DType dtype) const {
 
 SampleRequest MeasuredCosts::request_for(const StepWalks& walks, const std::vector<PassShape>& passes,
                                          const RankShare& share) {
-  // Two layers, so that one finds what the other left in the caches; a model of two layers is not measured as
-  // a whole.
+  // Two layers, so that each finds in the caches what the other left there; a model of two layers is not
+  // measured in full.
   constexpr int64_t kManyLayers = 4;
   const ModelConfig& config = walks.config();
   SampleRequest request;
@@ -129,7 +129,7 @@ SampleRequest MeasuredCosts::request_for(const StepWalks& walks, const std::vect
   request.optimizer = options_.optimizer;
   request.seconds = options_.seconds;
   for (PassShape pass : passes) {
-    // What a rank that shares rows does to its tokens; attention is extrapolated.
+    // The work of a rank that shares rows on its own tokens; attention is extrapolated.
     pass.row_tokens = divide_up(pass.row_tokens, std::exchange(pass.context_size, 1));
     pass.num_kept_outputs = 0;  // with every output recomputed, all operations of any number of them occur
     const int64_t most = std::max<int64_t>(1, options_.max_tokens / pass.row_tokens);

@@ -17,8 +17,8 @@ namespace tessera {
 // pool's threads, in about half a second.
 MachineRates measured_rates(ThreadPool& pool);
 
-// Those of a machine with the instructions of this one and this peak at products of `dtype`, without
-// measuring; nullopt: of a clock of 3 GHz.
+// Rates of a machine with this one's instructions and this peak at products of `dtype`, without measuring;
+// nullopt: the peak at a clock of 3 GHz.
 MachineRates rates_of_this_processor(std::optional<double> tflops, int64_t num_cores, DType dtype);
 
 struct MeasuringOptions {
@@ -45,13 +45,13 @@ class MeasuredCosts final : public OpCosts {
     return RatedCosts(options_.rates).network_seconds(sent_bytes, received_bytes, num_transfers);
   }
   double disk_seconds(int64_t bytes) const override { return RatedCosts(options_.rates).disk_seconds(bytes); }
-  // What was measured in another way than asked for, a line each.
+  // Measurements that differ from what was asked for, one per line.
   const std::vector<std::string>& notes() const { return notes_; }
   // Forgets all measurements.
   void clear();
 
  private:
-  // What a measurement depends on.
+  // The inputs that a measurement depends on.
   struct Key {
     std::string model;
     DType dtype;

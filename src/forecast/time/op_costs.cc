@@ -45,7 +45,7 @@ double RatedCosts::seconds(const OpWork& work, const RankShare& share) {
         (row + rates_.attention_half_row);
     return work.flop() / (flop_per_s * efficiency) + rates_.call_s;
   }
-  // What fits into the rank's share of the caches was just written there.
+  // Data that fits into the rank's share of the caches was just written there.
   const double in_cores = work.bytes / (cores * rates_.core_gb_per_s * 1e9);
   const double cache_bytes = rates_.cache_mib * 1024 * 1024 / share.local_world_size;
   const double in_memory = work.bytes > cache_bytes / 2 ? memory_seconds(work.bytes, share) : 0;

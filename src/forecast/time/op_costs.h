@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// What a rank has of its node while all ranks of the node do the same.
+// A rank's share of its node while all ranks of the node do the same.
 struct RankShare {
   int64_t num_threads = 1;
   int local_world_size = 1;
@@ -46,12 +46,12 @@ class OpCosts {
   // Every rank of a node sums its share of `num_elements` gradients of all of them, and adds that to or
   // overwrites its accumulator.
   virtual double node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) = 0;
-  // How long ranks wait for the slowest of them, which they meet at every layer, relative to their
+  // The time ranks wait for the slowest of them, which they meet at every layer, relative to their
   // operations.
   virtual double imbalance() const = 0;
   // Ranks of a node waiting for one another, once.
   virtual double node_latency_s() const = 0;
-  // What a step takes besides its operations: rows, the exchange of sums, logging.
+  // Seconds of a step besides its operations: rows, the exchange of sums, logging.
   virtual double step_s() const = 0;
   // A node sending and receiving these bytes at once, in `num_transfers`.
   virtual double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const = 0;
@@ -79,7 +79,7 @@ class RatedCosts final : public OpCosts {
 
  private:
   double product_seconds(const OpWork& work, double flop_per_s, const RankShare& share) const;
-  // Every rank of the node moves so many bytes at once.
+  // Seconds if every rank of the node moves `bytes` at once.
   double memory_seconds(double bytes, const RankShare& share) const;
 
   MachineRates rates_;

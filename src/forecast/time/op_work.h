@@ -1,5 +1,5 @@
-// What the time of one call of an operation depends on: its name and sizes. A walk over a step (step_walk.h)
-// gives a list of these, OpCosts (op_costs.h) give each a number of seconds.
+// The inputs that the time of one operation call depends on: its name and sizes. A walk over a step
+// (step_walk.h) gives a list of these, OpCosts (op_costs.h) give each a number of seconds.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ struct OpWork {
 
   auto operator<=>(const OpWork&) const = default;
 
-  // As model/flops.h counts: 2 T N K for a product, 4 E per pair and head forward, twice that backward.
+  // Counted as in model/flops.h: 2 T N K for a product, 4 E per pair and head forward, twice that backward.
   double flop() const;
 };
 

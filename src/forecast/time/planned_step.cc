@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-// What the driver, the context and cuBLASLt take of the host's memory.
+// Host memory that the driver, the context and cuBLASLt take.
 constexpr int64_t kHostBytesOfCard = int64_t{1} << 30;
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// Nodes with this much memory, of which each rank already has what this process has.
+// Nodes with this much memory; each rank already has as much resident as this process.
 MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_threads,
                              int64_t node_memory_bytes);
 

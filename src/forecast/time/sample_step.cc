@@ -103,7 +103,7 @@ void fill(TensorView weights, int64_t begin, int64_t end, ThreadPool& pool) {
   });
 }
 
-// What the ranks of the node share.
+// The part that the ranks of the node share.
 struct Node {
   Node(TensorView all_weights, TensorView all_frozen, int num_ranks)
       : weights(all_weights),
@@ -274,7 +274,7 @@ class Sampling {
   }
 
  private:
-  // As a launcher gives each rank its processors.
+  // The processors that a launcher would give each rank.
   CpuLimits limits_of_rank(const CpuLimits& limits, int rank) const {
     CpuLimits own = limits;
     const auto num_cpus = std::ssize(limits.cpus);

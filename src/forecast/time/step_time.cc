@@ -16,7 +16,7 @@ bool model_accumulates(const ZeroLayout& layout, const ZeroSettings& zero) {
   return layout.world_size() == 1 || !needs_layer_buffers(layout, zero);
 }
 
-// As it is sharded.
+// The layout as it is sharded.
 ZeroLayout layout_of(const StepWalks& walks, const StepInputs& facts) {
   return zero_layout(walks.layout(), sharding_nodes(facts.zero, facts.num_nodes), facts.local_world_size);
 }
@@ -113,8 +113,8 @@ class Predictor {
   }
 
   // Weights and inputs of layers move while the passes compute. State is read and written once. As much of it
-  // as the ring of buffers holds also moves then, when the disk is idle: before an update, what it reads
-  // first and what the update before it wrote last. The rest moves during the update.
+  // as the ring of buffers holds also moves during the passes, when the disk is idle: the first reads of an
+  // update, and the last writes of the previous one. The rest moves during the update.
   void add_disk() {
     const ZeroMemory memory = zero_memory(layout_, facts_.zero);
     const int64_t num_layers = std::ssize(layout_.groups) - 2;
@@ -133,10 +133,10 @@ class Predictor {
                         std::max(0.0, state_s - hidden_s - time_.optimizer_s);
   }
 
-  // How much of the state's transfers the passes hide while the disk is idle for so many seconds. Updates in
-  // the backward pass come after the head, every layer and the embedding: the transfers before the head's
-  // have all passes but the last one's backward, those of each layer its share of that, and those of the
-  // embedding, the gradients of which take no time, nothing.
+  // Seconds of the state's transfers that the passes hide while the disk is idle for the given times. Updates
+  // in the backward pass come after the head, every layer and the embedding: transfers before the head's
+  // update have all passes except the last backward, those of each layer its share of that, and those of the
+  // embedding, whose gradients take no time, nothing.
   double hidden_state_seconds(const ZeroMemory& memory, double forward_idle_s, double backward_idle_s) const {
     const auto moved_s = [&](int64_t read, int64_t written) {
       return seconds_on_disk(std::min(memory.state_ahead_bytes, read) +
@@ -163,7 +163,7 @@ class Predictor {
     return hidden_s;
   }
 
-  // Every rank of the node moves so many bytes.
+  // Seconds if every rank of the node moves `bytes`.
   double seconds_on_disk(int64_t bytes) const {
     return bytes == 0 ? 0 : op_costs_.disk_seconds(bytes * facts_.local_world_size);
   }

@@ -50,7 +50,7 @@ StepInputs step_inputs(const MemoryRequest& request, int64_t row_tokens, int64_t
                        int64_t gradient_accumulation_steps, int64_t micro_batches_per_pass,
                        int64_t num_threads);
 
-// What a rank computes in one of the passes, and in the update.
+// A rank's computation in one of the passes, and in the update.
 PassShape pass_shape(const StepWalks& walks, const StepInputs& facts, const OpCosts& op_costs, int64_t pass);
 UpdateWork update_work(const StepWalks& walks, const StepInputs& facts);
 

@@ -59,7 +59,7 @@ TEST(StepWalk, VisitsTheOperationsOfTheModelAndWhatIsRecomputed) {
     // The last layer's outputs are still there.
     EXPECT_NEAR(flop_of(pass.backward, WorkKind::kAttention),
                 (2 + recomputed * (L - 1) / L) * flops.attention, 1);
-    // What a layer's last product gives is not needed again: down_proj's output.
+    // The output of a layer's last product, down_proj, is not needed again.
     const double down = 2.0 * 600 * L * 384 * 1024;
     const double gate_up = 2 * down, attention_blocks = flops.layers - down - gate_up;
     EXPECT_NEAR(
@@ -199,7 +199,7 @@ TEST(PredictStep, ComputingHidesTheStateThatTheRingHolds) {
                            static_cast<double>(walks.layout().num_elements());
       hidden += (group == 0 ? 1 : 2) * std::min(state, ahead);
     }
-    // What the first layer writes has no time, either.
+    // Writes of the first layer have no time, either.
     hidden -= std::min(ahead, static_cast<double>(memory.state_file_bytes) * size_of(1) /
                                   static_cast<double>(walks.layout().num_elements()));
     const StepTime time = predict_step(walks, facts, slow);

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// Memory of which only the addresses exist: no page can be read, written or counted as used.
+// Memory with addresses only: no page can be read, written or counted as used.
 class ReservedDevice final : public Device {
  public:
   std::string_view name() const override { return "reserved"; }

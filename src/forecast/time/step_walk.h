@@ -1,6 +1,6 @@
 // The operations of a training step, from a walk through the real model: its forward and backward pass run on
-// Ops that compute nothing, in memory of which only addresses exist. So recomputation by checkpointing,
-// chunks of the head, merged micro-batches and packed weights are counted as they happen.
+// Ops that compute nothing, in memory that has only addresses. So recomputation by checkpointing, chunks of
+// the head, merged micro-batches and packed weights are counted as they happen.
 #pragma once
 
 #include <cstdint>

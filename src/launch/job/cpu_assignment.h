@@ -1,4 +1,4 @@
-// Which processors the ranks of a node run on.
+// The processors that the ranks of a node run on.
 #pragma once
 
 #include <cstdint>

@@ -29,8 +29,8 @@ class JobLink {
 
   // Where the ranks find the store.
   int store_port() const;
-  // The value for MASTER_PORT, the same on all nodes: that of the store, or, for a program that serves its
-  // own there, as torch.distributed does, one that nobody listens on.
+  // The value for MASTER_PORT, the same on all nodes: the store's port or, for a program that serves its own
+  // there, as torch.distributed does, a port without a listener.
   int master_port() const;
   // Tells all ranks and agents of a failure known first-hand: a rank of this node has failed.
   void report(const Failure& failure);

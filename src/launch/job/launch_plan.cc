@@ -42,8 +42,8 @@ bool is_set_by_variable(const LaunchArguments& arguments, const char* flag) {
   return std::ranges::find(arguments.set_by_variables, flag) != arguments.set_by_variables.end();
 }
 
-// On nodes without GPUs, Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors: those of the
-// container's limit, or of its request, which without a limit is nowhere to be seen in the container and
+// On nodes without GPUs, Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors: the
+// container's limit or, without a limit, its request, which cannot be seen inside the container and is
 // somewhat less than the machine has.
 bool is_count_of_processors(int64_t value, const NodeProcessors& node) {
   constexpr int64_t kMoreThanRanks = 16;
@@ -114,8 +114,8 @@ struct Endpoint {
   std::optional<int64_t> port;
 };
 
-// Colons are for addresses, perhaps with an interface (fe80::1%eth0), of which a port is told apart by
-// brackets.
+// Colons belong to IPv6 addresses, perhaps with an interface (fe80::1%eth0); a port needs brackets around the
+// address.
 bool is_host(const std::string& text) {
   if (text.find_first_of(":[] \t") == std::string::npos) return !text.empty();
   const size_t zone = std::min(text.find('%'), text.size());
@@ -268,7 +268,7 @@ void plan_outputs(const LaunchArguments& arguments, LaunchPlan* plan) {
   const auto tee = parse_stream_choice("--tee", arguments.tee, num_ranks);
   plan->log_dir = arguments.log_dir;
   for (size_t i = 0; i < redirects.size(); ++i) {
-    // As with torchrun, a stream named in both is shown.
+    // torchrun does the same: a stream named in both is shown.
     RankOutput output;
     output.teed = tee[i];
     output.redirected = {.out = redirects[i].out && !tee[i].out, .err = redirects[i].err && !tee[i].err};

@@ -1,4 +1,4 @@
-// What an agent is going to do, derived from flags, variables and the machine before anything starts.
+// The plan of an agent, derived from flags, variables and the machine before anything starts.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// How one rank's output is treated.
+// Where one rank's output goes.
 struct RankOutput {
   StreamChoice redirected;  // to a file only
   StreamChoice teed;        // both to a file and shown
@@ -23,8 +23,8 @@ struct RankOutput {
 };
 
 struct LaunchPlan {
-  // From --nnodes. With more than one node, the nodes meet before every start, which determines num_nodes and
-  // node_rank; before the first start these are max_nodes and --node_rank.
+  // From --nnodes. If there is more than one node, the nodes meet before every start, which determines
+  // num_nodes and node_rank; before the first start these are max_nodes and --node_rank.
   int min_nodes = 1;
   int max_nodes = 1;
   int wanted_rank = 0;
@@ -68,7 +68,7 @@ struct LaunchPlan {
   bool serves_store() const { return node_rank == 0 && (world_size() > 1 || has_meetings()); }
 };
 
-// How one start, or the whole launch, has ended on this node.
+// The end of one start, or of the whole launch, on this node.
 struct LaunchResult {
   int exit_code = 0;
   int signal = 0;       // nonzero: the agent must end by this signal, as its ranks did

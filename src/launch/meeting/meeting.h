@@ -38,7 +38,7 @@ class Meeting {
   bool is_complete() const;
   // Fewer than min_nodes have come in time.
   bool has_failed() const;
-  // The numbers of nodes 1, 2, ...: sorted by wanted rank, then by former rank, then by arrival.
+  // The numbers of nodes 1, 2, ...: sorted by wanted rank, then by previous rank, then by arrival.
   std::vector<uint64_t> order() const;
 
  private:

@@ -27,7 +27,7 @@ constexpr milliseconds kMeetingConnectTime{3'000};
 // Two unresponsive name servers at the usual 5 s each.
 constexpr milliseconds kMeetingResolveTime{10'000};
 constexpr milliseconds kMeetingRetryPause{200};
-// How often the thread checks whether it should end.
+// The interval at which the thread checks whether it should end.
 constexpr milliseconds kMeetingLook{50};
 
 }  // namespace

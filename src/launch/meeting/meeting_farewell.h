@@ -28,7 +28,7 @@ class MeetingFarewell {
   ~MeetingFarewell();
 
   int port() const;
-  // Waits until `num_nodes` nodes have been told; false if there were fewer by the timeout.
+  // Waits until `num_nodes` nodes have received it; false if there were fewer by the timeout.
   bool wait_until_told(int num_nodes, std::chrono::milliseconds timeout);
 
  private:

@@ -31,7 +31,7 @@ class MeetingServer {
  public:
   // Error(kBadConfig) if the port is taken.
   explicit MeetingServer(const MeetingOptions& options);
-  // Without a result, attendees are told that this node has ended.
+  // Tells attendees, if there is no result yet, that this node has ended.
   ~MeetingServer();
 
   int port() const;

@@ -1,4 +1,4 @@
-// Which nodes take part in a start: the rules, and agents meeting over loopback.
+// Tests which nodes take part in a start: the rules, and agents meeting over loopback.
 #include "launch/meeting/meeting.h"
 
 #include <gmock/gmock.h>

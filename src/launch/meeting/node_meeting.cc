@@ -16,12 +16,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long to wait for more than min_nodes: at the first start, as torchrun does, and at a restart, when the
+// The time to wait for more than min_nodes: at the first start, as torchrun does, and at a restart, when the
 // nodes present could be working.
 constexpr milliseconds kFirstCall{30'000};
 constexpr milliseconds kCallAtRestart{3'000};
 constexpr milliseconds kLook{20};
-// Waiting nodes ask every 0.2 s, those of the last start only after their ranks have ended.
+// Waiting nodes ask every 0.2 s; nodes of the last start ask only after their ranks have ended.
 constexpr milliseconds kFarewellTime{3'000};
 
 // Waits for the meeting's result or a signal.

@@ -92,7 +92,7 @@ void OutputRelay::move() {
 
 void OutputRelay::end_sources() {
   for (Source& source : sources_) {
-    // Bounded, as a process left behind by a rank may keep writing.
+    // Bounded, as a process that a rank left running may keep writing.
     int64_t left = kMaxPipeBytes;
     for (int64_t count = 1; source.is_open && left > 0 && count > 0; left -= count)
       count = read_from(&source);

@@ -1,6 +1,6 @@
-// Forwards what ranks write, in whole lines. Nothing here blocks: a slow or stopped reader holds back only
-// the output, as it would for a single program. What cannot be written, to a full disk, a closed descriptor
-// or a pipe whose reader is gone, is lost with one warning, and the ranks never learn of it.
+// Forwards the output of ranks, in whole lines. Nothing here blocks: a slow or stopped reader holds back only
+// the output, as it would for a single program. Output that cannot be written, to a full disk, a closed
+// descriptor or a pipe whose reader is gone, is lost with one warning, and the ranks never learn of it.
 #pragma once
 
 #include <poll.h>
@@ -19,7 +19,7 @@ struct RelaySource {
   int file = -1;       // receives the bytes unchanged; -1: none; the relay closes it
 };
 
-// Lines shown on the same descriptor are never interleaved. Of a line redrawn with carriage returns (a
+// Lines shown on the same descriptor are never interleaved. If a line is redrawn with carriage returns (a
 // progress bar), a source with a prefix shows only the last state, one without shows every state. A line of
 // more than 1 MiB is shown in pieces: with a prefix as separate lines, otherwise unchanged.
 class OutputRelay {
@@ -34,7 +34,7 @@ class OutputRelay {
   // Reads what is available and writes what can be written without blocking.
   void move();
   // Call when the ranks have ended: reads the rest and treats partial lines as whole ones. Does not wait for
-  // processes they left behind, whether those hold the descriptors or keep writing.
+  // processes they left running, which may hold the descriptors or keep writing.
   void end_sources();
   // Whether something is still to be written.
   bool has_pending() const;

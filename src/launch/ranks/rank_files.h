@@ -21,8 +21,8 @@ class RankFiles {
  public:
   RankFiles(const std::filesystem::path& log_folder, int restart_count, int local_rank);
 
-  // For TORCHELASTIC_ERROR_FILE. Without a log folder it is a memory file of this process: nothing is left
-  // behind, and it works where no file can be written.
+  // The file for TORCHELASTIC_ERROR_FILE. Without a log folder it is a memory file of this process: it needs
+  // no cleanup, and works where no file can be written.
   const std::string& error_file() const { return error_file_; }
   // For TESSERA_PROGRESS_FILE: also a memory file.
   std::string progress_file() const { return progress_.path(); }

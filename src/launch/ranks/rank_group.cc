@@ -18,11 +18,11 @@
 namespace tessera {
 namespace {
 
-// How long a rank may take to end after another has failed.
+// The time a rank may take to end after another has failed.
 constexpr std::chrono::milliseconds kTimeAfterFailure{1000};
 // After this time a rank that is still there counts as stuck.
 constexpr std::chrono::milliseconds kTimeBeforeLook{400};
-// How often an agent checks whether another node has failed.
+// The interval at which an agent checks whether another node has failed.
 constexpr std::chrono::milliseconds kLookAround{100};
 // Tools that end a program (timeout, srun) send SIGINT to it and again to its process group: one within this
 // time of the first is not a second Ctrl-C.
@@ -206,7 +206,7 @@ void RankGroup::collect_ended() {
     if (ended != ranks_.end()) {
       collect(info, &*ended);
     } else {
-      // The init process of a container inherits the processes that ranks left behind.
+      // The init process of a container inherits the orphaned processes of ranks.
       waitpid(info.si_pid, nullptr, 0);
     }
   }

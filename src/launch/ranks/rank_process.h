@@ -26,7 +26,7 @@ struct RankProcessOptions {
 // input. It is killed when the agent ends for any reason. Error if the program cannot be executed.
 pid_t start_rank(const RankProcessOptions& options);
 
-// How a rank ended.
+// The end of a rank.
 struct RankEnd {
   int rank = 0;
   std::string host;
@@ -57,8 +57,9 @@ struct RankEnd {
   std::string describe_to_others() const;
 };
 
-// The end that caused the others: the first among those that were not told to end and blame no other culprit,
-// or the lowest rank with the same message; nullptr if none failed. `ends` are in chronological order.
+// The end that caused the others: the first of a rank that was not asked to end and blames no other,
+// or the lowest rank with the same message; nullptr if none failed. `ends` are in chronological
+// order.
 const RankEnd* find_culprit(const std::vector<RankEnd>& ends);
 
 // Whether a restart may help: not after bad input, bad settings, bugs or numerical failures.

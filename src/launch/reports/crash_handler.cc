@@ -37,7 +37,7 @@ constexpr bool kIsSanitized = false;
 constexpr std::array<int, 5> kDeadly = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 constexpr int64_t kNamesTimeoutMs = 5000;
 constexpr int64_t kMaxLineBytes = 4096;
-// With AMX, the registers saved by the kernel alone take 11 KiB.
+// On a machine with AMX, the registers saved by the kernel alone take 11 KiB.
 constexpr size_t kSignalStackBytes = size_t{256} << 10;
 
 alignas(64) std::array<std::byte, kSignalStackBytes> signal_stack;

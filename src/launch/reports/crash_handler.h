@@ -16,8 +16,8 @@
 
 namespace tessera {
 
-// What the dying process knows. Sent to the other process through a pipe, followed by the contents of the
-// stack.
+// The dying process's record of its crash. Sent to the other process through a pipe, followed by the contents
+// of the stack.
 struct CrashFacts {
   int32_t signal = 0;
   int32_t code = 0;  // si_code
@@ -30,7 +30,7 @@ struct CrashFacts {
   int64_t num_frames = 0;
   std::array<uint64_t, 24> frames = {};  // where it happened, then return addresses, innermost first
 };
-// How much of the stack is sent, from the stack pointer at the fault towards the callers.
+// Bytes of the stack that are sent, from the stack pointer at the fault towards the callers.
 inline constexpr int64_t kCrashStackBytes = 8192;
 
 // The program is started with this as its only argument to look up the names.

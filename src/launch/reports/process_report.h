@@ -1,4 +1,4 @@
-// What a process is doing, seen from outside, so that it also works for one that hangs.
+// The activity of a process, seen from outside, so that it also works for one that hangs.
 #pragma once
 
 #include <sys/types.h>

@@ -48,7 +48,7 @@ struct StallReportInputs {
 
 // The whole report. Its fields are described in docs/operations.md.
 nlohmann::json make_stall_report(const StallReportInputs& inputs);
-// The same in human-readable form.
+// The report in human-readable form.
 std::string stall_report_text(const nlohmann::json& report);
 
 // Writes stall-START-TIME.txt and .json, with the suffix -nodeN if it covers only one of several nodes;

@@ -1,4 +1,4 @@
-// Who may read what a WebServer shows.
+// Access control of a WebServer.
 #pragma once
 
 #include <string>

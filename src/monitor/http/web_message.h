@@ -1,4 +1,4 @@
-// What the handlers of a WebServer get and return.
+// Requests and responses of a WebServer's handlers.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct WebResponse {
   // An event stream, which stays open: the body (event_text() of what the client has missed) is followed by
   // what WebServer::publish() sends to this channel. "" = an ordinary response.
   std::string channel = {};
-  // With a channel: events up to this id are part of the body; the client is not sent them again.
+  // For a channel: events up to this id are part of the body; the client does not get them again.
   int64_t last_event_id = 0;
 };
 

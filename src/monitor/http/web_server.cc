@@ -330,7 +330,7 @@ WebThread::~WebThread() {
 void WebThread::close() {
   closing_ = true;
   acceptor_.close();
-  // Those that end leave the map.
+  // Connections that end leave the map.
   std::vector<std::shared_ptr<WebConnection>> all;
   for (const auto& [number, connection] : connections_) all.push_back(connection->shared_from_this());
   for (const auto& connection : all) connection->finish();
@@ -383,7 +383,7 @@ void WebThread::accept() {
       }
       return accept();
     }
-    // Out of descriptors, or the connection has ended meanwhile. The pause avoids a busy loop.
+    // The process is out of descriptors, or the connection has already ended. The pause avoids a busy loop.
     auto pause = std::make_shared<net::steady_timer>(io_, kPauseAfterError);
     pause->async_wait([this, pause](error_code) {
       if (!closing_) accept();

@@ -1,5 +1,5 @@
 // A small read-only HTTP/1.1 server inside a process that has other work: one background thread serves all
-// connections, none of which can hold up another or the caller. Only GET and HEAD; server-sent events.
+// connections; none of them can delay another or the caller. Only GET and HEAD; server-sent events.
 #pragma once
 
 #include <chrono>
@@ -34,7 +34,7 @@ class WebServer {
  public:
   // kOpen: no token needed.
   enum class Access { kToken, kOpen };
-  // Called on the server's thread, which it must not hold up. What it throws becomes status 500.
+  // Called on the server's thread; must not block it. An exception becomes status 500.
   using Handler = std::function<WebResponse(const WebRequest&)>;
 
   // Listens. Error(kBadConfig) in one line if that is impossible.

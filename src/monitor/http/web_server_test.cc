@@ -264,7 +264,7 @@ TEST(WebServer, AStreamThatFallsBehindIsDroppedAndNobodyWaits) {
     server.publish(last);
     reader.read_until(last + "\n\n");
   }
-  // What was in buffers comes, then the end.
+  // The buffered data arrives, then the end.
   const std::string seen = slow.read_to_end();
   EXPECT_TRUE(slow.is_closed());
   EXPECT_LT(seen.size(), 16U << 20);

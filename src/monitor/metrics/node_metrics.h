@@ -1,4 +1,4 @@
-// What is known about a node and this process on it, as metrics.
+// Metrics of a node and this process on it.
 #pragma once
 
 #include <filesystem>

@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-// Families of which no card has a value are left out.
+// Leaves out families for which no card has a value.
 void write_nvidia_metrics(const NvidiaCards& found, Exposition* out);
 
 }  // namespace tessera

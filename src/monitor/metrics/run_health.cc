@@ -73,7 +73,7 @@ RunHealth::Report RunHealth::report() const {
   report.step_age_s = now - step_time_;
   report.limit_s = is_step ? step_limit_s() : std::max(kOtherWorkLimit_s, timeout_s_);
   report.phase = work.what;
-  // A step that follows other work has its whole time, even if nobody was told that the work is over.
+  // A step after other work has its whole time limit, even if the end of that work was never reported.
   if (is_step) {
     report.progress_age_s = now - std::max(progress_time_, other_work_time_);
   } else {

@@ -1,4 +1,4 @@
-// What is known about the run as a whole, as metrics.
+// Metrics of the run as a whole.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@
 
 namespace tessera {
 
-// Told by the trainer on rank 0; any thread may write() meanwhile. Being told takes a few microseconds and no
-// system call but the clock's.
+// The trainer on rank 0 calls it; any thread may write() at the same time. Calls take a few microseconds and
+// no system call but the clock's.
 class RunMetrics : public TrainObserver {
  public:
   explicit RunMetrics(int world_size) : world_size_(world_size) {}
@@ -36,7 +36,7 @@ class RunMetrics : public TrainObserver {
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kNumPhases = 9;
 
-  // Everything that is told, copied as a whole for each scrape.
+  // All reported values, copied in one piece for each scrape.
   struct State {
     std::optional<int64_t> max_steps;
     int64_t step = 0;

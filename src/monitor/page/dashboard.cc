@@ -30,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kChannel[] = "page";
 constexpr char kJsonType[] = "application/json";
-// As long as pages that ask at about the same time share an answer.
+// Long enough for pages that ask at about the same time to share an answer.
 constexpr std::chrono::seconds kFreshFor(1);
 constexpr size_t kMaxAnswers = 32;
 // For pages that reconnect.
@@ -253,7 +253,7 @@ class Dashboard::Worker {
   std::deque<WebEvent> kept_;  // ids up to last_id_, without gaps
   size_t kept_bytes_ = 0;
   // Written by the thread, under the mutex. Begins with the time, so that a page which reconnects to a later
-  // start of the run is told to reload.
+  // start of the run has to reload.
   int64_t last_id_ = std::chrono::duration_cast<std::chrono::microseconds>(
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();

@@ -1,4 +1,4 @@
-// How long each rank computed, over the run: which ranks lag, and since when.
+// The compute times of each rank over the run: which ranks lag, and since when.
 #pragma once
 
 #include <cstdint>

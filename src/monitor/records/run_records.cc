@@ -15,10 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// With the times of 65,536 ranks, a line is far shorter.
+// Even a line with the times of 65,536 ranks is far shorter.
 constexpr size_t kMaxLineBytes = size_t{4} << 20;
 
-// What events.jsonl would tell, from the files that runs have always written.
+// Adds the events that events.jsonl would have, from the files that runs have always written.
 void add_events_of_older_files(const fs::path& folder, RunRecords* run) {
   const Json arguments = parse_json_file_if_any(folder / "training_args.json");
   const Json state = parse_json_file_if_any(folder / "trainer_state.json");

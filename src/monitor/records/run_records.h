@@ -64,10 +64,10 @@ class RunRecords {
 void for_each_record(std::istream& in, const std::string& origin,
                      const std::function<void(const nlohmann::ordered_json&)>& use);
 
-// What `folder`, the output_dir of a run, holds. A run from before there was events.jsonl is read from
-// training_args.json, trainer_state.json and memory.json instead. A last line without its end is one that is
-// being written, and ignored. Errors: kNoInput without metrics.jsonl; kBadData names the file and the line.
-// With `until_step`, steps and events after it are left out.
+// Reads `folder`, the output_dir of a run. A run from before there was events.jsonl is read from
+// training_args.json, trainer_state.json and memory.json instead. A last line without its end is still being
+// written, and ignored. Errors: kNoInput without metrics.jsonl; kBadData names the file and the line. With
+// `until_step`, steps and events after it are left out.
 RunRecords read_run_folder(const std::filesystem::path& folder, std::optional<int64_t> until_step = {});
 
 // True if a run has written its metrics there.

@@ -1,4 +1,4 @@
-// What the page shows of runs in folders.
+// The report of runs in folders that the page shows.
 #pragma once
 
 #include <filesystem>
@@ -24,8 +24,8 @@ std::filesystem::path plain_path(const std::filesystem::path& folder);
 // Unix seconds at which the run in the folder last wrote its metrics; 0 if there are none.
 double last_written(const std::filesystem::path& folder);
 
-// {"runs": [run_json() of each], "version": ..., "time": now}. The runs are named by their folders, with as
-// many parents as tell them apart. Errors of read_run_folder().
+// {"runs": [run_json() of each], "version": ..., "time": now}. The runs are named by their folders, with
+// enough parents to tell them apart. Errors of read_run_folder().
 nlohmann::ordered_json run_report(const std::vector<std::filesystem::path>& folders);
 
 }  // namespace tessera

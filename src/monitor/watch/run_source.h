@@ -21,8 +21,8 @@ class RunSource {
   virtual News poll() = 0;
   // Unix seconds of the run's last step; 0 = there was none.
   virtual double updated() const = 0;
-  // What is waited for, as long as there is no run: "out: no run has begun"; later, why nothing arrives; "" =
-  // nothing is wrong.
+  // The reason for waiting if there is no run yet: "out: no run has begun"; later, why nothing arrives; "" =
+  // no problem.
   virtual std::string problem() const = 0;
 };
 

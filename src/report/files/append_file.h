@@ -15,7 +15,7 @@ class AppendFile {
   // Opens or creates the file; what it has beyond `keep_bytes` is cut off. Error(kIoError).
   explicit AppendFile(std::filesystem::path path, int64_t keep_bytes = std::numeric_limits<int64_t>::max());
 
-  // Readers see it at once. A record that cannot be written is left out as a whole, so that those after it
+  // Readers see it at once. A record that cannot be written is left out entirely, so that those after it
   // stay readable. A file that somebody removed or renamed is created again, with a warning. Returns errno,
   // or 0.
   int try_append(std::string_view record);

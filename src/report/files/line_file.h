@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-// Lines reach the file as they are written, each as a whole or not at all. A full disk does not end the run:
-// it is reported once as a warning.
+// Lines reach the file as they are written, each complete or not at all. A full disk does not end the run: it
+// is reported once as a warning.
 class LineFile {
  public:
   // Replaces the file except for an earlier run's lines up to step `keep`: everything after them, including a

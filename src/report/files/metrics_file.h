@@ -20,7 +20,7 @@ std::string metrics_line(const StepMetrics& metrics);
 
 class MetricsFile : public TrainObserver {
  public:
-  // As LineFile.
+  // See LineFile.
   explicit MetricsFile(const std::filesystem::path& path, int64_t keep = 0) : file_(path, keep) {}
   void on_step(const StepMetrics& metrics) override;
 

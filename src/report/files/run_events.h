@@ -1,4 +1,4 @@
-// What happens in a run besides its steps, as JSON lines: events.jsonl, and what a page shows live.
+// Events of a run besides its steps, as JSON lines: events.jsonl, and the live page.
 #pragma once
 
 #include <filesystem>
@@ -49,7 +49,7 @@ class RunEvents : public TrainObserver {
 
 class EventsFile final : public RunEvents {
  public:
-  // As LineFile.
+  // See LineFile.
   EventsFile(const RunSpec& spec, const std::filesystem::path& path, int64_t keep)
       : RunEvents(spec), file_(path, keep) {}
 

@@ -40,7 +40,7 @@ class ControlChannel final : public RunEvents, public RunControl {
 
   asio::io_context context_;
   asio::local::stream_protocol::socket socket_{context_};
-  std::string received_;  // behind the last answer
+  std::string received_;  // bytes after the last answer
   bool is_lost_ = false;
   std::string progress_of_;  // in the last message about progress
   double progress_ = 0;

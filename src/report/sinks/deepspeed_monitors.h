@@ -1,5 +1,5 @@
-// What DeepSpeed's monitors write: Train/Samples/NAME over the rows trained on so far, for every step, as CSV
-// files or into event files of TensorBoard (deepspeed/monitor/, Train/Samples in
+// The output of DeepSpeed's monitors: Train/Samples/NAME over the rows trained on so far, for every step, as
+// CSV files or into event files of TensorBoard (deepspeed/monitor/, Train/Samples in
 // deepspeed/runtime/engine.py).
 #pragma once
 
@@ -38,8 +38,8 @@ class DeepSpeedMonitor : public TrainObserver {
   Write write_;
 };
 
-// A file per name, Train_Samples_lr.csv: the header "step,lr", then rows. As in DeepSpeed, a new run adds to
-// the files of an earlier one, with another header.
+// One file per name, Train_Samples_lr.csv: the header "step,lr", then rows. As in DeepSpeed, a new run adds
+// to the files of an earlier one, with another header.
 class CsvFolder {
  public:
   // `resumed_samples`: a resumed run continues after the rows up to this one, and drops those after it.

@@ -24,7 +24,7 @@ class EventFile {
   void add_scalar(std::string_view tag, double value, int64_t step);
   // UTF-8; TensorBoard shows it as Markdown under the tag TAG/text_summary.
   void add_text(std::string_view tag, std::string_view text, int64_t step);
-  // What cannot be written is left out and reported once as a warning.
+  // Records that cannot be written are left out and reported once as a warning.
   void flush();
 
  private:

@@ -1,4 +1,4 @@
-// What sinks ask of entries of log_history.
+// Helpers that sinks use to read entries of log_history.
 #pragma once
 
 #include <variant>

@@ -219,7 +219,7 @@ class MlflowFolder : public MlflowStore {
           return entry.path().filename().string();
       }
     }
-    // As MLflow: 18 digits that are unlikely to be in use.
+    // MLflow does the same: 18 digits that are unlikely to be in use.
     std::random_device random;
     const std::string id =
         wanted == kDefaultName

@@ -21,7 +21,7 @@ struct SinkContext {
   const std::string& model_config;  // config.json
 };
 
-// Error(kBadConfig) for what the sinks are told by variables and cannot use.
+// Error(kBadConfig) for values of environment variables that the sinks cannot use.
 void check_sinks(const ReportingSpec& reporting, const Environment& environment);
 
 // `report_to` names the sinks that the trainer makes (tensorboard, csv, mlflow); a DeepSpeed file adds its

@@ -22,11 +22,11 @@ using nlohmann::json;
 
 constexpr int64_t kMaxTokenBytes = 64 << 10;
 constexpr double kMaxSeconds = 2147483647;  // int32 in the API
-// What the API takes at most: metrics, and bytes of a name or a value.
+// Limits of the API: metrics, and bytes of a name or a value.
 constexpr size_t kMaxMetrics = 256;
 constexpr size_t kMaxMetricBytes = 64;
 
-// As RFC 3339 writes it, in seconds: what metav1.Time reads.
+// The time in RFC 3339, in seconds, which metav1.Time reads.
 std::string time_now() {
   const std::time_t now = std::time(nullptr);
   std::tm utc = {};
@@ -59,7 +59,7 @@ std::string resolved(const std::string& url, std::chrono::steady_clock::time_poi
   return fmt::format("{}:{}:{}", host, port, fmt::join(HostLookup::system().addresses_of(host, limit), ","));
 }
 
-// What the server says about a refusal: metav1.Status.
+// The server's reason for a refusal: metav1.Status.
 std::string reason_in(const std::string& body) {
   const json status = json::parse(body, nullptr, /*allow_exceptions=*/false);
   const bool has_message = status.is_object() && status.contains("message") && status["message"].is_string();

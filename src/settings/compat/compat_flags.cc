@@ -104,7 +104,7 @@ void judge_words(const CompatTable& table, const CompatName& whole, const std::s
        instead);
 }
 
-// What a value of a flag sets another one to; `only_default`: unless that one has a value other than its
+// The value of another flag that follows from a flag's value; `only_default`: only if that flag still has its
 // default.
 struct Translation {
   std::function<void(const std::vector<std::string>&)> set;

@@ -324,7 +324,7 @@ TEST(DeepSpeedFile, EveryKeyOfDeepSpeedIsSettled) {
   for (std::string name; std::getline(file, name);) {
     if (name.starts_with('#')) continue;
     ++num_names;
-    // A section whose keys are not listed is settled as a whole.
+    // A section whose keys are not listed is decided by a single entry.
     const std::string section = name.substr(0, name.rfind('.'));
     const bool is_whole =
         section != name && is_known(section) && std::ranges::none_of(table.names, [&](const auto& key) {

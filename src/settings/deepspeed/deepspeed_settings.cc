@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// What changed between releases: gradient_clipping where the file has none, the highest rate of WarmupLR
+// Differences between releases: gradient_clipping if the file has none, the highest rate of WarmupLR
 // likewise, and whether OneCycle's stair counts are read.
 struct Release {
   std::string_view name;
@@ -109,7 +109,7 @@ class DeepSpeedMerge {
     add_mismatch(key, value, fmt::format("{} {}", name, given));
   }
 
-  // What the table makes of a key: "NAME" or "NAME THEIRS=OURS ...".
+  // The flag and value that the table gives for a key: "NAME" or "NAME THEIRS=OURS ...".
   std::pair<std::string, std::string> flag_and_value(const std::string& key,
                                                      const std::string& theirs) const {
     const CompatName* known = compat_table("deepspeed").find(key);
@@ -135,7 +135,7 @@ class DeepSpeedMerge {
     merge_value(key, name, ours);
   }
 
-  // The same for a key that is `otherwise` where the file has none.
+  // Merges a key that is `otherwise` if the file does not have it.
   void merge_or_default(const std::string& key, double otherwise) {
     const Json* value = file_.find(key);
     merge_or_default(key, flag_and_value(key, "").first, value == nullptr ? Json() : *value, otherwise);

@@ -94,7 +94,7 @@ class AxolotlDatasets {
     }
   }
 
-  // org/name[@revision][:config][/split], or local paths; with the slice of the split behind.
+  // org/name[@revision][:config][/split], or local paths; followed by the slice of the split.
   std::vector<std::string> paths_of(const json& item) const {
     const std::string path = text_of(item, "path");
     if (path.empty()) fail_here("expected 'path' in every entry");
@@ -175,7 +175,7 @@ class AxolotlDatasets {
     json format = {{"shape", "prompt_text"}};
     for (const char* field : {"instruction", "input", "output", "system"}) {
       const std::string column = text_or(fmt::format("field_{}", field), field);
-      // A column by another name is one that rows have; those of the usual names may lack.
+      // A renamed column must exist in the rows; columns with the usual names may be missing.
       if (column != field) format["columns"][field] = column;
     }
     json& prompt = format["prompt"];

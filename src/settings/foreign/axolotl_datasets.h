@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// What the whole file says about conversations.
+// Settings about conversations that apply to the whole file.
 struct AxolotlChats {
   bool train_on_inputs = false;
   nlohmann::json eot_tokens = nullptr;

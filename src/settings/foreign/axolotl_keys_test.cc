@@ -109,7 +109,7 @@ std::vector<std::string> words(const std::string& text) {
   return found;
 }
 
-// Axolotl's own table, or that of a program with the same name, or a flag.
+// Each is in Axolotl's own table, in that of a program with the same name, or a flag.
 TEST(AxolotlKeys, EveryFieldOfItsSchemaIsSettled) {
   RunSpec spec;
   FlagTable flags;

@@ -31,7 +31,7 @@ class ForeignSettings {
   // nullptr when the file does not set it, or to null; valid until a setting is added or taken.
   const ConfigSetting* find(std::string_view name) const;
   bool is_set(std::string_view name) const { return find(name) != nullptr; }
-  // What a setting says as a text, "" if it is not set.
+  // The setting as text, "" if it is not set.
   std::string word(std::string_view name) const;
   bool is_true(std::string_view name) const;
   // Removes the setting; nullopt for null, too, which sets nothing.
@@ -54,7 +54,7 @@ class ForeignSettings {
   [[noreturn]] void fail_in(int64_t line, fmt::format_string<Args...> format, Args&&... args) const {
     fail(ExitCode::kBadConfig, "{}{}", place(line), fmt::format(format, std::forward<Args>(args)...));
   }
-  // How a message about a line begins.
+  // The start of a message about a line.
   std::string place(int64_t line) const { return fmt::format("{}:{}: ", origin_, line); }
 
  private:

@@ -158,7 +158,7 @@ class LlamaFactoryDatasets {
     return "";
   }
 
-  // Which rows of the data sets are read, and which parts are targets.
+  // Determines which rows of the data sets are read, and which parts are targets.
   void read_rows() {
     rows_.names_stage = is_set("stage");
     rows_.is_pretraining = rows_.names_stage && settings_.word("stage") == "pt";

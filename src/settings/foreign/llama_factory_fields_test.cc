@@ -13,9 +13,9 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The fields that a file for `llamafactory-cli train` may set: those of DataArguments, ModelArguments,
+// The fields that a file for `llamafactory-cli train` may set: DataArguments, ModelArguments,
 // FinetuningArguments, GeneratingArguments and TrainingArguments in hparams/*.py of LLaMA-Factory 0.9.5,
-// without those of the TrainingArguments of Transformers.
+// without the TrainingArguments of Transformers.
 constexpr const char* kFieldsOfLlamaFactory =
     "adapter_folder adapter_name_or_path add_special_tokens add_tokens additional_target "
     "apollo_layerwise apollo_proj apollo_proj_type apollo_rank apollo_scale apollo_scale_front "

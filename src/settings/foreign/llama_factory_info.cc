@@ -79,8 +79,8 @@ void check_columns(const JsonNode& columns, ColumnNames used, const std::string&
   }
 }
 
-// The columns by our names: those that are named, or LLaMA-Factory's own; history, system and tools are never
-// read without a name.
+// The columns by our names: those given, or LLaMA-Factory's own; history, system and tools are read only if
+// they are given.
 Json columns_of(const JsonNode& columns, ColumnNames names) {
   Json ours = Json::object();
   for (const auto& [theirs, field] : names) {
@@ -93,7 +93,7 @@ Json columns_of(const JsonNode& columns, ColumnNames names) {
   return ours;
 }
 
-// With "tags", a role without a tag is no role.
+// If "tags" is given, a role without a tag is no role.
 Json tags_of(const JsonNode& tags) {
   static constexpr std::array<std::array<const char*, 3>, 5> kRoles = {
       {{"user_tag", "human", "user"},

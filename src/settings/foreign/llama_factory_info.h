@@ -11,10 +11,10 @@
 
 namespace tessera {
 
-// What the settings beside the entry ask for.
+// Requirements of the settings outside the entry.
 struct LlamaFactoryRows {
   bool is_pretraining = false;    // stage pt
-  bool names_stage = false;       // stage is named
+  bool names_stage = false;       // stage is given
   bool last_answer_only = false;  // mask_history
   std::optional<std::string> default_system;
   std::optional<int64_t> max_samples;  // of every data set, the first ones

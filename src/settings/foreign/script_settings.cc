@@ -24,7 +24,7 @@ constexpr const char* kOnlyInTrl[] = {
     "use_peft",        "eos_token",       "dataset_name", "dataset_train_split", "dataset_test_split",
     "truncation_mode", "shuffle_dataset", "loss_type",    "lora_task_type"};
 
-// As choose_split() takes them: paths in the folder, sorted.
+// The form that choose_split() takes: paths in the folder, sorted.
 std::vector<std::string> files_below(const fs::path& folder) {
   std::vector<std::string> paths;
   for (const fs::path& file : find_input_files({folder.string()}, InputUse::kDataset).files)
@@ -66,7 +66,7 @@ class Application {
     set("eval_dataset", split_sources(script.dataset_name, script.dataset_config, split), "dataset_name");
   }
 
-  // As the library datasets reads text files; the examples of Transformers join the lines again.
+  // The library datasets reads text files this way; the examples of Transformers join the lines again.
   void read_lines(const std::vector<std::string>& sources) {
     const bool has_text = std::ranges::any_of(sources, [](const std::string& source) {
       std::error_code error;

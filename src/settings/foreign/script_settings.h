@@ -21,8 +21,8 @@ struct ScriptArguments {
   std::string eos_token;  // "" = the tokenizer's
 };
 
-// What load_dataset(name, config)[split] reads, as sources of a dataset: the files of the split in a folder,
-// a file, or a name on the Hub. kNoInput.
+// The data that load_dataset(name, config)[split] reads, as sources of a dataset: the files of the split in a
+// folder, a file, or a name on the Hub. kNoInput.
 std::vector<std::string> split_sources(const std::string& name, const std::string& config,
                                        const std::string& split);
 

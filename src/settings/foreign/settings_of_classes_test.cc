@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 std::filesystem::path stored(const std::string& file) { return data_folder() / "foreign-settings" / file; }
 
-// What a configuration file leads to.
+// The result of reading a configuration file.
 struct Outcome {
   RunSpec spec;
   FlagTable table;

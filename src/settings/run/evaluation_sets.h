@@ -12,7 +12,7 @@ struct EvaluationSet {
   std::string name;  // "" = the only one, without a name
   std::vector<std::string> sources;
 
-  // How the names of its metrics begin: "eval", or "eval_NAME".
+  // The prefix of its metrics' names: "eval", or "eval_NAME".
   std::string prefix() const { return name.empty() ? "eval" : "eval_" + name; }
 };
 

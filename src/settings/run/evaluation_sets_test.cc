@@ -73,7 +73,7 @@ TEST_F(EvaluationSetsTest, ObjectsOfFilesAreNamesToo) {
   EXPECT_THAT(problem("{a: b}"), HasSubstr("expected an object of files by name"));
 }
 
-// As KeyError of Transformers 5.24 at the first evaluation.
+// Transformers 5.24 raises a KeyError at the first evaluation.
 TEST_F(EvaluationSetsTest, MetricsAreThoseOfTheSets) {
   give("eval_strategy", "epoch");
   give("save_strategy", "epoch");

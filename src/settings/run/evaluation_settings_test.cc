@@ -1,4 +1,4 @@
-// Which settings the best model and early stopping need, and the names of other trainers.
+// Settings that the best model and early stopping need, and the names of other trainers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -77,7 +77,7 @@ void drop_unsupported_services(const std::string& origin, const FlagTable& table
         kept.push_back(name);
       }
     }
-    // With nothing left the default applies.
+    // If nothing is left, the default applies.
     setting.value = kept.empty() && !setting.value.empty() ? nlohmann::json() : kept;
   }
 }

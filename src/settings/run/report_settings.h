@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-// What report_to asks for, in the order of the sinks' words, each once; empty for nothing besides what is
-// always written. Error(kUsage).
+// The sinks that report_to asks for, in the order of their words, each once; empty if only the files that are
+// always written are wanted. Error(kUsage).
 std::vector<ReportTo> read_report_to(const std::vector<std::string>& given);
 std::vector<std::string> report_to_words(const std::vector<ReportTo>& sinks);
 

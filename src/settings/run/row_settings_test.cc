@@ -1,4 +1,4 @@
-// How packing, and the split of rows for evaluation, follow from the settings.
+// Tests how packing, and the split of rows for evaluation, follow from the settings.
 #include "settings/derived.h"
 
 #include <gmock/gmock.h>

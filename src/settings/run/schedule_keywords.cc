@@ -18,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-// Every read marks its name as known to the schedule; done() rejects the rest. What is absent stays as it is.
+// Every read marks its name as known to the schedule; done() rejects the rest. Absent values
+// stay.
 class Keywords {
  public:
   Keywords(ScheduleType schedule, const std::string& text) : schedule_(schedule) {
@@ -66,7 +67,7 @@ class Keywords {
     if (!given->is_boolean()) refuse(name, "true or false", *given);
     *value = given->get<bool>();
   }
-  // The first of the words is that of the default, for messages.
+  // The first word names the default, for messages.
   template <typename T>
   void read(const std::string& name, T* value, const std::vector<std::pair<const char*, T>>& words) {
     const json* given = find(name);
@@ -198,7 +199,7 @@ std::optional<int64_t> read_total_steps(Keywords& keywords) {
   return total;
 }
 
-// Of WarmupLR and WarmupDecayLR.
+// Reads the range of WarmupLR and WarmupDecayLR.
 template <typename Form>
 void read_range(Keywords& keywords, Form* form) {
   if (!keywords.is_auto("warmup_min_lr")) keywords.read("warmup_min_lr", &form->min_lr);

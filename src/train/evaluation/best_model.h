@@ -1,4 +1,4 @@
-// Which evaluation of a run is the best, and when a run without a better one stops early.
+// The best evaluation of a run, and the decision to stop a run early that finds no better one.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class BestModelRule {
   bool observe(const LogEntry& evaluation, int64_t step, BestModel* best) const;
   // True if `value` is better than this one, or finite if there is none.
   bool is_better(double value, std::optional<double> than) const;
-  // As many evaluations in a row as early_stopping_patience allows were not better.
+  // Whether as many evaluations in a row as early_stopping_patience allows were not better.
   bool stops(const BestModel& best) const { return patience_ && best.num_not_better >= *patience_; }
 
  private:

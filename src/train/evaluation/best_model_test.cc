@@ -1,4 +1,4 @@
-// Which model counts as the best, what is kept of it, and when a run stops early.
+// The choice of the best model, the checkpoints kept for it, and early stopping.
 #include "train/evaluation/best_model.h"
 #include "support/from_word.h"
 
@@ -120,7 +120,7 @@ void expect_best_model(const SavingRun& run, const std::vector<double>& losses, 
   EXPECT_EQ(read_tensors(run.output()), read_tensors(best));
 }
 
-// With random rows the loss falls at every step: the greatest is that of the first.
+// The loss falls at every step with random rows: the greatest one is the first.
 TEST(LoadBestModelAtEnd, FinishedModelIsThatOfTheBestCheckpoint) {
   struct Case {
     RanksCase of;
@@ -216,7 +216,7 @@ TEST(LoadBestModelAtEnd, EvaluationThatASignalCutShortCounts) {
   }
 }
 
-// Of 1 to 6 the greatest is that of step 1, which has no checkpoint.
+// The greatest of steps 1 to 6 is step 1, which has no checkpoint.
 TEST(LoadBestModelAtEnd, IsTheBestOfTheEvaluationsThatHaveACheckpoint) {
   SavingRun run = evaluating_run({1, 2});
   run.spec.evaluation.greater_is_better = true;

@@ -102,7 +102,8 @@ TEST_F(ChoicesTest, AccuraciesAreThoseOfEachChoiceByItself) {
       for (size_t j = 0; j < length; ++j) out += static_cast<char>('a' + random() % 26);
       return out;
     };
-    // With and without a space between it and the choice, at the end of the one or the start of the other.
+    // Optionally separated by a space, at the end of the context or the start of the
+    // choice.
     const std::string context = text(1 + random() % 9), space = i % 2 == 0 ? " " : "";
     std::vector<std::string> choices(2 + random() % 4);
     for (std::string& choice : choices) choice = text(1 + random() % 7);
@@ -232,7 +233,7 @@ TEST_F(ChoicesTest, AreScoredDuringTrainingAndDecideWhatIsBest) {
   EXPECT_EQ(found.size(), of_both.size());
   for (const double value : found) best = std::max(best, value);
   EXPECT_EQ(read_json(tiny.folder() / "out" / "trainer_state.json").at("best_metric"), best);
-  // The trained model by itself.
+  // Evaluates the trained model separately.
   const Tokenizer tokenizer = Tokenizer::open(model_folder());
   const ChoiceSet set = ChoiceSet::open(tiny.spec.evaluation.choices, tokenizer, true, 64, 258);
   const ParameterLayout layout = parameter_layout(byte_config());

@@ -115,7 +115,7 @@ double mean_over_rows(std::span<const double> loss_sums, std::span<const double>
 
 namespace {
 
-// What a rank computed of one part, in one array for all: they are summed over ranks.
+// A rank's results of one part, in one array for all: they are summed over ranks.
 struct PartSums {
   double loss = 0, targets = 0;
 };

@@ -14,13 +14,13 @@
 
 namespace tessera {
 
-// How an evaluation takes its rows.
+// The batching of an evaluation.
 struct EvalOptions {
   int64_t max_rows = 8;    // per_device_eval_batch_size
   int64_t max_tokens = 0;  // at once; a batch of more is computed in parts
-  // Of Transformers' Trainer, which decide how `loss` is averaged: ranks that each take a batch of max_rows
-  // rows per round, whether a round that is not full is dropped, and whether the tokens of a round are
-  // averaged over all ranks (average_tokens_across_devices).
+  // Settings of Transformers' Trainer that decide how `loss` is averaged: ranks that each take a batch of
+  // max_rows rows per round, whether a round that is not full is dropped, and whether the tokens of a round
+  // are averaged over all ranks (average_tokens_across_devices).
   int64_t num_ranks = 1;
   bool drop_last = false;
   bool averages_tokens = true;
@@ -54,13 +54,13 @@ struct EvalPart {
   std::vector<int64_t> rows;
 };
 
-// The parts of all batches, in order. As accelerate's BatchSamplerShard deals rows to ranks.
+// The parts of all batches, in order. Rows go to ranks as accelerate's BatchSamplerShard deals them.
 std::vector<EvalPart> evaluation_parts(int64_t num_rows, const std::function<int64_t(int64_t row)>& length_of,
                                        const EvalOptions& options);
 
-// Mean over rows of the losses of their batches, of which these are the sums of token losses and the targets.
-// As evaluation_loop() of Transformers 5.24: losses of a batch are repeated max_rows times, those past the
-// last row are cut off, and batches without a target (whose loss is not a number) do not count.
+// Mean over rows of the losses of their batches, given the sums of token losses and the targets of each
+// batch. As evaluation_loop() of Transformers 5.24: losses of a batch are repeated max_rows times, those past
+// the last row are cut off, and batches without a target (whose loss is not a number) do not count.
 double mean_over_rows(std::span<const double> loss_sums, std::span<const double> num_targets,
                       int64_t num_rows, const EvalOptions& options);
 

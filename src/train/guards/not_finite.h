@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// What a rank knows about its part of the step.
+// A rank's view of its part of the step.
 struct NotFiniteStep {
   std::span<const int64_t> rows;  // read by this rank
   bool loss_is_finite = true;     // of its own rows in the step

@@ -34,7 +34,7 @@ class NotFinite : public testing::Test {
     weights_[static_cast<size_t>(parameter_layout(tiny_config()).at(parameter).offset + index)] = NAN;
   }
 
-  // What every rank reports for a step in which rank r reads the rows i with i % num_ranks == r.
+  // The report of every rank for a step in which rank r reads the rows i with i % num_ranks == r.
   std::string search(int num_ranks, bool loss_is_finite = true, const std::string& gradient = "") {
     std::mutex mutex;
     std::set<std::string> said;

@@ -10,11 +10,11 @@ namespace tessera {
 
 class DiskMeter {
  public:
-  // What is passed must outlive this; `frozen` is null without adapters.
+  // The arguments must outlive this; `frozen` is null without adapters.
   DiskMeter(const TrainableModel& model, const ParameterStore& parameters, const FrozenWeights* frozen)
       : model_(&model), parameters_(&parameters), frozen_(frozen) {}
 
-  // What this rank has moved since the last call.
+  // Traffic of this rank since the last call.
   DiskUse take();
 
  private:

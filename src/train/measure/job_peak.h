@@ -18,10 +18,10 @@ class JobPeak {
   // measure_peak is; without a peak of every rank there is none. `comm` and `pool` must outlive this.
   JobPeak(bool measures, Ops& ops, ThreadPool& pool, DType dtype, Communicator& comm);
 
-  // What the ranks reached together at the start, in the fastest instruction set of this one.
+  // The peak that the ranks reached together at the start, in this rank's fastest instruction set.
   const std::optional<ComputePeak>& at_start() const { return at_start_; }
 
-  // What a rank reports after a step, and what all ranks have reported.
+  // A rank's report after a step, and the reports of all ranks.
   struct Share {
     double tflops = 0;    // best so far
     bool is_due = false;  // rank 0 wants another measurement
@@ -32,7 +32,7 @@ class JobPeak {
   void measure_if_due(int64_t step);
 
   std::optional<BestPeak> best() const;
-  // Model FLOPs utilization at so many TFLOPS.
+  // Model FLOPs utilization at this rate.
   std::optional<double> share_of_peak(double tflops) const;
 
  private:

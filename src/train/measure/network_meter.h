@@ -15,7 +15,7 @@ class NetworkMeter {
   void start();
   // Waits for operations in progress: whatever was begun counts.
   void stop();
-  // What was counted since the last call. Only while stopped.
+  // Traffic counted since the last call. Call only while stopped.
   NetworkCounters take();
 
  private:

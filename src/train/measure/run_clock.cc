@@ -5,8 +5,8 @@
 namespace tessera {
 namespace {
 
-// At least so many steps, and as many as fit into so many seconds: the time of a step of a few milliseconds
-// varies more than that of one of minutes.
+// The window has at least kMinWindowSteps, and as many steps as fit into kWindowSeconds: steps of a few
+// milliseconds vary more than steps of minutes.
 constexpr size_t kMinWindowSteps = 21, kMaxWindowSteps = 1001;
 constexpr double kWindowSeconds = 30;
 // Besides the first one: their median tolerates one more slow step.

@@ -1,4 +1,4 @@
-// How long the rest of a run will take.
+// Estimates the remaining time of a run.
 #pragma once
 
 #include <array>
@@ -11,12 +11,12 @@
 
 namespace tessera {
 
-// What a run does besides steps. Of a checkpoint that is written while training continues, only the time
-// counts for which training stood still.
+// The activities of a run besides steps. A checkpoint that is written while training continues counts only
+// for the time in which training stood still.
 enum class RunPart { kEvaluation, kCheckpoint, kSnapshot, kReplayCheck };
 constexpr size_t kNumRunParts = 4;
 
-// What cannot be measured before it happens for the first time, or happens once.
+// Estimates of times that cannot be measured before they occur, or that occur once.
 struct RunEstimates {
   int64_t evaluation_tokens = 0;  // of one evaluation, over all ranks
   double checkpoint_s = 0;        // from its start to its completion
@@ -29,8 +29,8 @@ struct RunEstimates {
 // caches, is dropped once there are others.
 class RunClock {
  public:
-  // `actions` must outlive this. With replay_check_steps above 0, every so many steps a pass is computed
-  // twice.
+  // `actions` must outlive this. If replay_check_steps is above 0, every replay_check_steps steps a pass is
+  // computed twice.
   RunClock(const ActionSchedule& actions, int64_t max_steps, int64_t replay_check_steps);
 
   void add_step(const StepMetrics& metrics);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kNumSlices = 5;
 constexpr double kSliceSeconds = 0.004;
-// Candidates far behind the best drop out after a few short looks at each: instruction sets are factors of 2
+// Candidates far below the best drop out after a few short looks at each: instruction sets are factors of 2
 // to 16 apart. The best look counts, so that one disturbed by other programs does no harm.
 constexpr size_t kNumLooks = 3;
 constexpr double kLookSeconds = 0.0005;

@@ -28,7 +28,7 @@ struct CheckpointOutcome {
   std::string error = {};  // "" = the checkpoint is complete
 };
 
-// How far a rank is with its part of the checkpoint under way.
+// A rank's progress with its part of the checkpoint under way.
 struct CheckpointShare {
   bool finished = false;  // successfully or not
   bool failed = false;
@@ -39,7 +39,7 @@ struct CheckpointShare {
 
 class CheckpointSaver {
  public:
-  // What is passed by reference must outlive this.
+  // Arguments passed by reference must outlive this.
   CheckpointSaver(Communicator& comm, ThreadPool& pool, const ParameterStore& state,
                   const WriteOptions& options);
   // Abandons an incomplete checkpoint.
@@ -55,7 +55,7 @@ class CheckpointSaver {
   // Must be called before elements of this rank change.
   void before_change(ElementRange elements);
 
-  // What this rank reports after a step, and what all ranks have reported. Collective only if one has failed.
+  // A rank's report after a step, and the reports of all ranks. Collective only if one has failed.
   // Error(kNumerics) if a value does not fit the type of the model's files: that ends a run.
   CheckpointShare share();
   void take_shares(std::span<const CheckpointShare> by_rank);

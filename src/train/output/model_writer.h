@@ -14,7 +14,7 @@ namespace tessera {
 
 class ModelWriter {
  public:
-  // What is passed by reference must outlive this. `output_is_shared`: all nodes see output_dir.
+  // Arguments passed by reference must outlive this. `output_is_shared`: all nodes see output_dir.
   ModelWriter(Communicator& comm, const TrainableModel& model, ParameterStore& parameters,
               ExportOptions options, bool output_is_shared);
 

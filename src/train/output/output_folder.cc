@@ -50,7 +50,7 @@ std::vector<fs::path> names_in(const fs::path& folder) {
   return names;
 }
 
-// As opposed to another program's folder with such a name.
+// Whether it is ours rather than another program's folder with such a name.
 bool is_own_checkpoint(const fs::path& folder) {
   std::error_code ignored;
   return fs::exists(folder / kManifestName, ignored);

@@ -158,7 +158,7 @@ double RunFiles::time_to_write_s(double bytes) const {
 }
 
 double RunFiles::write_estimate_s() const {
-  // What is not written piece by piece: syncing, the manifest, leaving.
+  // Time for everything that is not written piece by piece: syncing, the manifest, leaving.
   constexpr double kCommitSeconds = 1;
   return kCommitSeconds + checkpoint_estimate_s() * (saver_.is_writing() ? 2 : 1);
 }

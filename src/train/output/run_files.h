@@ -33,7 +33,7 @@ struct RunFilesOptions {
 
 class RunFiles {
  public:
-  // Changes no file yet. What is passed by reference must outlive this.
+  // Changes no file yet. Arguments passed by reference must outlive this.
   RunFiles(const RunSpec& spec, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
            ParameterStore& parameters, NetworkMeter& meter, ObserverList& observers,
            const RunFilesOptions& options);
@@ -62,7 +62,7 @@ class RunFiles {
   // Collective.
   void export_model(const std::filesystem::path& folder) { model_writer_.export_whole(folder); }
 
-  // What ranks report after a step about the checkpoint under way (CheckpointSaver).
+  // The source of the ranks' reports about the checkpoint under way after a step (CheckpointSaver).
   CheckpointSaver& saver() { return saver_; }
   // Seconds that a checkpoint of this rank takes, by the speed of the last one, the one under way included.
   double write_estimate_s() const;

@@ -20,7 +20,7 @@ const OpLabel kHeldStateLabel = {"state in memory"};
 constexpr int64_t kGivenElements = int64_t{64} << 10;
 constexpr int64_t kSentElements = int64_t{1} << 20;
 
-// What a rank tells the others about its slots.
+// A rank's report to the others about its slots.
 constexpr size_t kMaxSlots = 4;
 struct SlotReport {
   bool counts = false;  // holds a state of this job

@@ -1,5 +1,5 @@
 // State that the ranks of an earlier start left in the current ranks' slots (snapshot_slot.h): finds the
-// newest one of which every rank's part is intact somewhere, and distributes it to the current ranks.
+// newest state whose parts are intact for every rank, and distributes it to the current ranks.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct HeldSearch {
   std::string problem;  // why the newest of all is not the one that was found; "" = it is
 };
 
-// Collective; `slots` are this rank's, and only those of the same job count. Reads every byte of the
+// Collective; `slots` are this rank's, and only slots of the same job count. Reads every byte of the
 // candidates.
 HeldSearch find_held_state(Communicator& comm, ThreadPool& pool, std::span<const SnapshotSlot> slots,
                            uint64_t job);

@@ -51,7 +51,7 @@ class PeerSnapshots {
   // Collective: takes a snapshot of the current state. Sending continues after the return, at the latest
   // until the next call. Rank 0 calls make_texts().
   void write(int64_t step, const std::function<SnapshotTexts()>& make_texts);
-  // How long the last write() took, once.
+  // Seconds the last write() took, reported once.
   std::optional<double> take_stall_s() { return std::exchange(stall_s_, std::nullopt); }
   // Collective: waits until everything sent has arrived.
   void finish();

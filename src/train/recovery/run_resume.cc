@@ -101,7 +101,7 @@ bool RunResume::is_of_this_launch(const CheckpointReader& reader) const {
   return record.is_object() && record.value("launch_id", Json()) == spec_.launch.id;
 }
 
-// What an earlier start of this job has left in memory continues whatever that start began with.
+// State that an earlier start of this job left in memory continues whatever that start began with.
 bool RunResume::choose_memory(const std::optional<fs::path>& newest) {
   if (snapshots_ == nullptr || comm_.world().restart_count == 0) return false;
   const bool reports = comm_.world().rank == 0;

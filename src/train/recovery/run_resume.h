@@ -1,4 +1,4 @@
-// What a run resumes from: a checkpoint, or what the ranks of an earlier start have left in memory.
+// The state a run resumes from: a checkpoint, or state that the ranks of an earlier start left in memory.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace tessera {
 class RunResume {
  public:
   // Collective: chooses by resume_from_checkpoint. `snapshots` is nullptr without peer snapshots.
-  // Error(kNoInput, kBadData, kIoError) if what was asked for cannot be used. What is passed by reference
+  // Error(kNoInput, kBadData, kIoError) if the requested state cannot be used. Arguments passed by reference
   // must outlive this.
   RunResume(const RunSpec& spec, Communicator& comm, PeerSnapshots* snapshots);
 
@@ -36,13 +36,13 @@ class RunResume {
   bool is_in_place() const;
   // Where the run saved its checkpoints so far.
   std::filesystem::path checkpoint_parent() const;
-  // The same for that of a step; the one that the run resumes from may have any name.
+  // The folder of the checkpoint of a step; the one that the run resumes from may have any name.
   std::filesystem::path checkpoint_folder(int64_t step) const;
   // Step of the newest complete checkpoint in output_dir that this rank knows of; -1 = none.
   int64_t last_saved_step() const;
 
-  // The rows of the steps to come: those of the run that is resumed, cut for the ranks of now. Changes *batch
-  // and *now accordingly. Error(kBadConfig) if this is another run.
+  // The rows of the steps to come: those of the resumed run, cut for the current ranks. Changes *batch and
+  // *now accordingly. Error(kBadConfig) if this is another run.
   BatchPlanOptions continue_batches(const BatchPlanOptions& options, BatchSpec* batch,
                                     TrainingRecord* now) const;
   // Error(kBadConfig) if the run trained adapters of another model.

@@ -127,7 +127,7 @@ ValueSums parse_base(const JsonNode& fields) {
   return {parse_sum(fields["values"]), parse_sum(fields["bfloat16"]), parse_sum(fields["float16"])};
 }
 
-// The keys of a pattern of which the first one that fits counts; JSON objects do not keep their order.
+// The keys of a pattern in order, since the first one that fits counts; JSON objects do not keep their order.
 template <typename T>
 Json keys_in_order(const std::vector<std::pair<std::string, T>>& pattern) {
   Json keys = Json::array();
@@ -414,7 +414,7 @@ BatchPlanOptions resumed_batch_options(const DataRecord& then, const BatchPlanOp
   options.mixture = now.mixture;
   options.supply = now.supply;
   options.length_groups = now.length_groups;
-  // As many steps, with the rows that a step had.
+  // The number of steps stays, and so does the number of rows in each.
   if (now.supply != nullptr)
     options.num_rows = now.num_rows / global_batch_rows(now) * global_batch_rows(options);
   const bool same = then.micro_batch_size == now.micro_batch_size && then.world_size == now.world_size &&

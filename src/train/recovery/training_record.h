@@ -1,5 +1,5 @@
-// What a checkpoint records about a run besides weights and optimizer: its progress, what determines its
-// data, and how it was started. Stored as the "run" object of the checkpoint's manifest.
+// The part of a checkpoint that describes the run besides weights and optimizer: its progress, what
+// determines its data, and how it was started. Stored as the "run" object of the checkpoint's manifest.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-// What determines the rows of step k.
+// Everything that determines the rows of step k.
 struct DataRecord {
   int64_t num_rows = 0;
   int64_t num_tokens = 0;
@@ -73,8 +73,8 @@ std::vector<Difference> allowed_differences(const TrainingRecord& then, const Tr
 // "max_steps 100 -> 200, learning_rate 0.001 -> 0.002"
 std::string differences_text(const std::vector<Difference>& differences);
 
-// True if the batch arguments are those of the checkpoint: if the rows per step then differ, that is due to
-// the number of ranks, and the checkpoint's rows are kept.
+// True if the batch arguments are those of the checkpoint: if the rows per step differ nevertheless, that is
+// due to the number of ranks, and the checkpoint's rows are kept.
 bool same_batch_arguments(const TrainingRecord& then, const TrainingRecord& now);
 
 // The row order of `then`, divided by the current `micro_batch_size` and `world_size` if these differ.

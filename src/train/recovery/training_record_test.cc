@@ -1,5 +1,5 @@
-// What is refused in the "run" object of a checkpoint's manifest, field by field, and that its fields are the
-// documented ones.
+// Refusals of bad "run" objects in a checkpoint's manifest, field by field, and a check that its fields are
+// the documented ones.
 #include "train/recovery/training_record.h"
 
 #include <gmock/gmock.h>

@@ -102,7 +102,7 @@ TEST_P(ContextParallel, RecomputesLayers) {
   }
 }
 
-// One token of each row is to be predicted: some slices have none.
+// Each row has one token to be predicted: some slices have none.
 TEST_P(ContextParallel, TrainsSlicesWithoutTargets) {
   for (const bool tied : {false, true}) {
     ModelConfig config = this->config();

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-// Rows of micro-batches 0, 1, ... of one row each, of which a node with ranks of these numbers takes its own.
+// Rows of micro-batches 0, 1, ... of one row each; a node takes those of its ranks.
 std::vector<TokenRow> rows_of_node(const std::vector<TokenRow>& rows, const Ranks& ranks, int node) {
   std::vector<TokenRow> own;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -167,7 +167,7 @@ TEST_P(Diloco, ResumesOnOtherNodes) {
     resumed.spec.resume = parse_resume("true");
     const RecordingObserver seen = resumed.run();
     ASSERT_EQ(seen.steps.size(), 3u);
-    // The same weights; sums over other ranks are rounded otherwise.
+    // The weights are the same; sums over other ranks are rounded differently.
     const double rounding = run.spec.precision.dtype == DType::kBF16 ? 2e-3 : 1e-5;
     EXPECT_NEAR(seen.steps[0].loss, whole.steps[3].loss, rounding * whole.steps[3].loss);
     for (size_t i = 1; i < seen.steps.size(); ++i)

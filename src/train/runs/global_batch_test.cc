@@ -1,4 +1,4 @@
-// With global_batch_size one command line trains the same on any number of ranks, which are threads here.
+// global_batch_size makes one command line train the same on any number of ranks, which are threads here.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Which rank reads which parts of a model's files, and that all have the same weights afterwards. Ranks are
-// threads.
+// Tests which rank reads which parts of a model's files, and that all have the same weights afterwards. Ranks
+// are threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -53,7 +53,7 @@ TEST(LoraRun, WritesWhatPeftReadsAndLeavesTheModelAlone) {
   }
 }
 
-// A is drawn and B is zero: the first loss is that of the model itself.
+// A is random and B is zero: the first loss is that of the model itself.
 TEST(LoraRun, BeginsAtTheModel) {
   SavingRun full, lora = lora_run();
   lora.spec.model.folder = full.spec.model.folder;

@@ -1,4 +1,4 @@
-// What --loss_spike_policy does about steps whose loss stands out.
+// Effects of --loss_spike_policy on steps whose loss stands out.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// With a threshold of next to nothing every loss above the mean of the two before it is a spike.
+// The threshold is so low that every loss above the mean of the two before it is a spike.
 void ask_for_spikes(const std::string& policy, TinyRun* tiny) {
   tiny->spec.guards.loss_spike_policy = from_word(policy);
   tiny->spec.guards.loss_spike_window = 2;

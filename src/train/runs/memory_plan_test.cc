@@ -223,7 +223,7 @@ TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDoWithOtherSettings) {
                         "gather_schedule per_layer"));
   EXPECT_THAT(memory_refusal(larger_, wide, 1000, alternatives),
               HasSubstr("; no setting and no number of nodes makes it fit: use a smaller model"));
-  // With them one node does.
+  // If they are on disk, one node is enough.
   const int64_t enough = needed_bytes(larger_, narrow);
   EXPECT_THAT(
       memory_refusal(larger_, wide, enough, alternatives),

@@ -27,7 +27,7 @@ Environment variables(std::map<std::string, std::string> values) {
   };
 }
 
-// A tracking server that keeps what it is told.
+// A tracking server that keeps everything it receives.
 class TrackingServer {
  public:
   TrackingServer() {

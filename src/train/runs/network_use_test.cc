@@ -1,4 +1,4 @@
-// What nodes exchange in a step, measured, against the closed form. Ranks are threads.
+// Compares the measured traffic between nodes in a step with the closed form. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include "settings/derived.h"

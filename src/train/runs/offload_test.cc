@@ -198,7 +198,7 @@ TEST(Fit, AResumedRunKeepsItsOptimizerAndItsClipping) {
   EXPECT_EQ(arguments["optimizer_in_backward"], true) << "which this clipping needs";
 }
 
-// Everything that can be on a disk, with files of which steps read and write parts.
+// Moves everything that can be on a disk there, in files that steps read and write in parts.
 void offload_all(RunSpec* spec, const fs::path& folder) {
   offload(spec, folder);
   spec->placement.param_device = OffloadDevice::kNvme;
@@ -267,7 +267,7 @@ struct OffloadFault {
 
 class OffloadFaults : public testing::TestWithParam<OffloadFault> {};
 
-// What is open as `fd` from now on is another file.
+// Makes the descriptor `fd` refer to another file.
 void replace_file(int fd, const char* path, int flags) {
   const UniqueFd other(::open(path, flags | O_CLOEXEC));
   ASSERT_EQ(::dup2(other.get(), fd), fd);

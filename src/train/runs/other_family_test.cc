@@ -1,4 +1,4 @@
-// What training does with parameters, gradients and checkpoints does not depend on the Llama family.
+// Training treats parameters, gradients and checkpoints of any family alike, not just Llama's.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a run leaves in output_dir.
+// The files of a run in output_dir.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>

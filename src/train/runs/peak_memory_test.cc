@@ -1,4 +1,4 @@
-// What runs take at most, against the plan.
+// Compares the peak memory of runs with the plan.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -174,7 +174,7 @@ TEST(QuantizedBase, FitQuantisesOnlyIfNeedBe) {
   EXPECT_EQ(taken(resumed), 8);
 }
 
-// The layers of the base in a file, of which five pass through three places.
+// The base has its layers in a file; five of them pass through three places in memory.
 TEST(QuantizedBase, LayersOnADiskHaveTheBitsOfThoseInMemory) {
   struct Case {
     BaseForm form;
@@ -249,7 +249,7 @@ TEST(QuantizedBase, HasTheSameLossesOnAnyRanks) {
   }
 }
 
-// What is saved is an adapter like any other; merged, it is added to the weights as they are on disk.
+// The saved adapter is like any other; merged, it is added to the weights as they are on disk.
 TEST(QuantizedBase, WritesAnAdapterOfTheModelOnDisk) {
   const SavingRun run = quantized_run(kForms[0]);
   const auto before = read_tensors(run.spec.model.folder);

@@ -51,7 +51,7 @@ class Draw {
   std::mt19937_64 random_;
 };
 
-// What Hugging Face's files can say of a family.
+// Draws a family that Hugging Face's files can describe.
 void draw_family(Draw& draw, ModelConfig* config) {
   config->family = draw.one_of({ModelFamily::kLlama, ModelFamily::kLlama, ModelFamily::kMistral,
                                 ModelFamily::kQwen2, ModelFamily::kQwen3});
@@ -82,7 +82,7 @@ ModelConfig draw_config(Draw& draw) {
   return config;
 }
 
-// Which machines compute, and how the work is divided: must not change a loss.
+// The machines that compute, and how the work is divided, must not change a loss.
 struct Machine {
   Ranks ranks;
   int64_t threads_per_rank = 1;
@@ -219,8 +219,8 @@ std::string draw_words(Draw& draw, int64_t most) {
   return text + "\"";
 }
 
-// With fewer documents, some runs take several epochs. A prompt leaves room for the completion in the
-// shortest rows.
+// Fewer documents would do for one epoch; some runs take several. A prompt leaves room for the completion in
+// the shortest rows.
 void write_documents(Draw& draw, int64_t least, bool have_prompts, const fs::path& file) {
   std::string lines;
   for (int64_t left = draw.number(least, 90); left > 0; --left) {
@@ -254,7 +254,7 @@ void draw_data(Draw& draw, const fs::path& folder, RunSpec* spec) {
   }
 }
 
-// What 8-bit state needs.
+// The alignment that 8-bit state needs.
 bool begins_with_blocks(const ModelConfig& config) {
   const ParameterLayout layout = parameter_layout(config);
   return std::ranges::all_of(layout.parameters(),
@@ -320,9 +320,9 @@ void expect_same_losses(const RecordingObserver& found, const RecordingObserver&
   }
 }
 
-// Relative, for another division of the work. Which weights and sums travel or are kept rounded depends on
-// the ranks; with Lion a last bit decides the direction of a change, with an int8 base how a value is rounded
-// to 1/127 of the largest of its row.
+// Relative tolerance for another division of the work. The ranks decide which weights and sums are sent or
+// kept rounded; with Lion a last bit decides the direction of a change, with an int8 base how a value is
+// rounded to 1/127 of the largest of its row.
 double loss_tolerance(const RunSpec& spec, const RunSpec& before) {
   for (const RunSpec& of : {spec, before}) {
     if (of.sharding.quantized_gradients == GradientCode::kInt4) return 3e-2;

@@ -1,4 +1,4 @@
-// The same run on one rank and on several: ranks are threads, nodes differ only in their number.
+// Compares a run on one rank with runs on several: ranks are threads, nodes differ only in their number.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -119,7 +119,7 @@ std::map<std::string, std::string> files_of(const std::filesystem::path& folder)
   return files;
 }
 
-// With a learning rate of 0 any number of ranks ends with the same weights.
+// The learning rate is 0, so any number of ranks ends with the same weights.
 TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
@@ -156,7 +156,7 @@ TEST_P(RanksTest, FinalModelIsThatOfTheLastCheckpoint) {
   }
 }
 
-// With a threshold close to zero, every loss above the mean of the two before it is a spike.
+// The threshold is close to zero, so every loss above the mean of the two before it is a spike.
 TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
   const ModelConfig config = three_layers();
   TinyRun run(config);

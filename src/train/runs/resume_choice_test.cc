@@ -1,4 +1,4 @@
-// What a run resumes from, and what it refuses.
+// The checkpoint a run resumes from, and the ones it refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST(Resume, RestartGoesOnBehindTheCheckpointThatWasAskedFor) {
     launched.spec.resume = parse_resume(run.output() / "checkpoint-2");
     launched.spec.launch.id = "this";
     EXPECT_EQ(launched.run().resumed_step, 2);
-    // As after a crash following step 4.
+    // The state after a crash following step 4.
     for (const char* name : {"checkpoint-5", "checkpoint-6"}) fs::remove_all(launched.output() / name);
     SavingRun again = launched;
     again.spec.launch.is_restart = true;

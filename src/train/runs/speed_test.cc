@@ -154,7 +154,7 @@ TEST(Speed, ThePeakIsOfAnInstructionSetThatIsAllowed) {
   EXPECT_EQ(f32.has_value(), isa_refusal(Isa::kAvx2).empty());
   EXPECT_EQ(bf16.has_value(), f32.has_value());
   if (!f32) return;
-  // Which of the two is faster depends on the processor.
+  // The faster of the two depends on the processor.
   EXPECT_THAT(f32->instruction_set, testing::AnyOf("avx512", "avx2"));
   EXPECT_EQ(bf16->instruction_set == "amx_bf16", isa_refusal(Isa::kAmxBf16).empty());
   for (const ComputePeak& peak : {*bf16, *f32}) {

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kNumSteps = 6;
 
-// What every step uses: the trainer calls stop_signal() right before a step and during it, and on_step()
-// right after.
+// Measures the resources of every step: the trainer calls stop_signal() right before a step and during it,
+// and on_step() right after.
 class StepMeter : public RecordingObserver {
  public:
   int before_step() {

@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Rows of 9 tokens, of which the last so many are targets.
+// Rows of 9 tokens; the last num_targets[i] of row i are targets.
 std::vector<TokenRow> rows_with_targets(const std::vector<int64_t>& num_targets) {
   std::vector<TokenRow> rows =
       random_rows(std::vector<int64_t>(num_targets.size(), 9), tiny_config().vocab_size, 5);

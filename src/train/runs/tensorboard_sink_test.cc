@@ -96,7 +96,7 @@ TEST(EventFile, AFolderThatCannotBeWrittenIsNamed) {
   expect_error(ExitCode::kIoError, {"logs"}, [&] { EventFile file(folder / "logs"); });
 }
 
-// What does not fit is left out as a whole; what comes after is readable again.
+// Records that do not fit are left out entirely; those after them are readable again.
 TEST(EventFile, AFullDiskCostsRecordsAndNothingElse) {
   const TestFolder folder;
   EventFile file(folder.path());

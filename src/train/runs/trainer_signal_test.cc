@@ -40,7 +40,7 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
   RecordingObserver stop_in_first_step(int64_t number) {
     return stop(fmt::format("first-{}", number), [=](int, int64_t num_asked) { return num_asked >= number; });
   }
-  // The same, behind the first step.
+  // SIGTERM reaches it the `number`-th time it asks after the first step.
   RecordingObserver stop_behind_first_step(int64_t number, const std::string& name) {
     if (asked_in_first_step_.empty()) count_in_first_step();
     return stop(name, [=, this](int rank, int64_t num_asked) {
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Signal, SignalTest,
                                          RanksCase{{2, 2}, 3, "per_step"}, RanksCase{{1, 1}, 2, "per_step"}),
                          [](const auto& param) { return param.param.name(); });
 
-// What they interrupt may have its stack pointer in the heap (stop_signal.cc).
+// The interrupted code may have its stack pointer in the heap (stop_signal.cc).
 TEST(StopSignals, AreHandledOnAStackOfTheirOwn) {
   const StopSignals signals;
   for (const int number : {SIGINT, SIGTERM}) {

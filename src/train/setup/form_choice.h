@@ -1,4 +1,4 @@
-// What --fit chooses before a run is planned.
+// The choice that --fit makes before a run is planned.
 #pragma once
 
 #include "data/rows/batch_plan.h"
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// What forecast/fit chooses among, on this node; the rate of its disk is not measured.
+// The options of forecast/fit on this node; the rate of its disk is not measured.
 FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
                        const MachineFacts& machine);
 

@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-// Collective: sets frozen, parameters and loading_peak_bytes, and reserves what the model needs for the
-// planned passes. Values are those of the model folder, of an adapter, or of what the run resumes from.
+// Collective: sets frozen, parameters and loading_peak_bytes, and reserves the model's memory for the planned
+// passes. Values come from the model folder, from an adapter, or from the state the run resumes from.
 void load_run(RunSetup& setup);
 
 }  // namespace tessera

@@ -18,8 +18,8 @@
 namespace tessera {
 namespace {
 
-// What the files of the run will take. A run that has begun continues as far as it gets: space may be freed
-// meanwhile.
+// Disk space of the run's files. A run that has begun continues as far as it gets: space may be freed in the
+// meantime.
 DiskPlan plan_disk_use(const RunSpec& spec, const TrainableModel& model, const RunPlan& run,
                        const World& world, const ActionSchedule& actions, const RunResume& resume) {
   CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
@@ -57,7 +57,7 @@ LengthGroups length_groups(RunSetup& setup) {
               }};
 }
 
-// What else decides the order of rows that are grouped by length.
+// The other settings that decide the order of rows grouped by length.
 std::string sampling_text(SamplingStrategy strategy, const EvaluationSpec& evaluation) {
   if (strategy != SamplingStrategy::kGroupByLength) return "";
   return fmt::format("group_by_length with evaluations {}{}{}", evaluation.strategy,
@@ -142,7 +142,7 @@ void make_plan(RunSetup& setup) {
   }
   setup.observers.on_plan(plan);
   if (plan.refusal.empty()) return;
-  // Forms other than the given one are those of the processor.
+  // Only processors offer other forms than the given one.
   const bool has_forms = !setup.model->device().own_memory();
   fail(ExitCode::kBadConfig, "{}{}", plan.refusal,
        has_forms ? fit_advice(fit_request(setup, options, facts, machine)) : "");
@@ -173,7 +173,7 @@ MachineFacts machine_facts(const RunSetup& setup) {
   machine.baseline_bytes = resident ? resident->private_bytes() + resident->shared_bytes : resident_bytes();
   machine.first_rank_exports = !setup.output_is_shared;
   machine.free_bytes = memory_info().free_for_process_bytes;
-  // What an earlier start has left is used again.
+  // Memory left by an earlier start is used again.
   if (setup.snapshots) machine.free_bytes += setup.snapshots->held_bytes_of_node();
   if (setup.spec.placement.fit && setup.spec.placement.fit_memory_bytes) {
     machine.free_bytes = std::min(machine.free_bytes, *setup.spec.placement.fit_memory_bytes -

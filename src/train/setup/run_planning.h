@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-// Collective: sets rows, schedule, actions and plan, and tells the observers the plan. With fit it chooses
-// the form of the run first. Error(kBadConfig) for what the memory of a node or a disk does not hold.
+// Collective: sets rows, schedule, actions and plan, and reports the plan to the observers. With fit it
+// chooses the form of the run first. Error(kBadConfig) if the memory of a node or a disk is too small.
 void make_plan(RunSetup& setup);
 
 // Tokens of the rows that an epoch takes; of a mixture, the mean over all epochs. 0 if rows are streamed.

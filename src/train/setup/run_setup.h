@@ -1,4 +1,5 @@
-// What a run works with: opened, planned, checked against the memory and the disks of its nodes, and loaded.
+// The parts of a run: opened, planned, checked against the memory and disks of its nodes, and
+// loaded.
 #pragma once
 
 #include <cstdint>

@@ -40,8 +40,8 @@ std::string ways_to_more_rows(const DataSpec& data) {
 
 namespace {
 
-// The token that ends texts, if it is to be another one than the tokenizer's: eos_token, or that of the
-// tokenizer from whose folder the chat template comes, as in TRL.
+// The token that ends texts, if it is not the tokenizer's: eos_token, or that of the tokenizer in the folder
+// the chat template comes from, as in TRL.
 std::string given_eos_token(const std::string& chat_template, const std::string& eos_token,
                             const Tokenizer& tokenizer) {
   std::error_code error;

@@ -20,7 +20,7 @@
 namespace tessera {
 
 struct EvaluationData {
-  std::string name;    // of several sets, else ""
+  std::string name;    // if there are several sets, otherwise ""
   std::string prefix;  // of its metrics: "eval", "eval_NAME"
   Dataset rows;
 };

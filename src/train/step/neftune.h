@@ -3,8 +3,8 @@
 //
 //   x_td += alpha / sqrt(L D) * u,   u uniform in [-1, 1)
 //
-// for hidden size D and length L of the sequence that the token is in. As in Hugging Face's
-// neftune_post_forward_hook, except that L does not count padding.
+// for hidden size D and length L of the token's sequence. As in Hugging Face's neftune_post_forward_hook,
+// except that L does not count padding.
 #pragma once
 
 #include <cstdint>

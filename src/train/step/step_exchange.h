@@ -1,4 +1,4 @@
-// What the ranks tell each other after a step: one collective for everybody who takes part in it.
+// The exchange of the ranks after a step: one collective for every part that takes part in it.
 #pragma once
 
 #include <vector>
@@ -22,9 +22,9 @@ class StepExchange {
   void gather(const StepPart& part, const StopAgreement::Share& stop, const CheckpointShare& checkpoint,
               const JobPeak::Share& peak, Communicator& comm);
 
-  // What the parts of all ranks add up to: loss, gradient norm, tokens, network if there are several nodes,
-  // disk if it is used. `times` and disk are those of the passes.
-  // Where nodes train on their own, the gradient norm is the RMS of the norms of the nodes.
+  // Sums and averages over all ranks: loss, gradient norm, tokens, network if there are several nodes, disk
+  // if it is used. `times` and disk are those of the passes. If nodes train on their own, the gradient norm
+  // is the RMS of the norms of the nodes.
   StepMetrics sums(int64_t num_targets) const;
   // Norm of the gradients that this rank takes part in.
   double norm_for(const World& world) const;

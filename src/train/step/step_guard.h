@@ -39,13 +39,13 @@ class StepGuard {
   virtual ~StepGuard() = default;
   // Collective; the same verdict on all ranks.
   virtual GuardVerdict check(const CheckedStep& step) = 0;
-  // What a guard remembers of earlier steps is part of the run's progress.
+  // The history of a guard is part of the run's progress.
   virtual void save(Progress* /*progress*/) const {}
   virtual void restore(const Progress& /*progress*/) {}
 };
 
-// In the order in which they are asked; the first verdict other than kUpdate counts. What is passed by
-// reference must outlive them.
+// Guards in the order in which they are asked; the first verdict other than kUpdate counts. Arguments passed
+// by reference must outlive them.
 std::vector<std::unique_ptr<StepGuard>> make_step_guards(const GuardSpec& spec, TrainableModel& model,
                                                          const Dataset& dataset, ParameterStore& parameters,
                                                          Communicator& comm, ContextRank* context);

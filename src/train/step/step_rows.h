@@ -1,4 +1,4 @@
-// Which rows this job reads in each step, as the passes of all ranks.
+// The rows that this job reads in each step, as the passes of all ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace tessera {
 
 class StepRows {
  public:
-  // `dataset` must outlive this. The ranks are so many teams of consecutive ones, of which each computes
+  // `dataset` must outlive this. The ranks form num_teams teams of consecutive ranks, each of which computes
   // gradients of its own: the rows of a rank's micro-batches stay with its team.
   StepRows(const Dataset& dataset, const BatchPlanOptions& options, int64_t world_size,
            int64_t num_teams = 1);
@@ -31,7 +31,7 @@ class StepRows {
   const RowLists& passes_of_step(int64_t step);
   // Target tokens of a step, which may have none.
   int64_t count_targets(const RowLists& passes) const;
-  // Those of one team, which may have none.
+  // Targets of one team, which may have none.
   int64_t count_targets_of_team(const RowLists& passes, int64_t team) const;
   // Tokens of the largest pass in the first num_steps steps.
   int64_t largest_pass(int64_t num_steps);

@@ -26,13 +26,13 @@ namespace tessera {
 
 struct StepOptions {
   double label_smoothing = 0;
-  int64_t replay_check_steps = 0;  // every so many steps a pass is computed twice; 0 = never
+  int64_t replay_check_steps = 0;  // interval at which a pass is computed twice; 0 = never
   std::optional<double> neftune_noise_alpha = {};
   uint64_t seed = 0;  // of the noise and of what adapters drop
   double lora_dropout = 0;
 };
 
-// What one rank computed in a step.
+// A rank's results of a step.
 struct StepPart {
   double loss_sum = 0;          // over the target tokens of its rows
   double gradient_squares = 0;  // of the gradients that it has summed up
@@ -54,8 +54,8 @@ struct LossDivisor {
 
 class StepRunner {
  public:
-  // What is passed by reference must outlive this. `ops`: those of the model. `context`: with ranks that
-  // share rows. The model calls `stop` between layers from now on.
+  // Arguments passed by reference must outlive this. `ops`: the model's. `context`: set if ranks share rows.
+  // The model calls `stop` between layers from now on.
   StepRunner(TrainableModel& model, ParameterStore& parameters, const Dataset& dataset, Communicator& comm,
              ThreadPool& pool, StopAgreement& stop, ClockedOps& ops, ContextRank* context,
              const StepOptions& options);

@@ -51,12 +51,12 @@ void StepUpdate::finish_step(const RowLists& passes, const StepPart& first, doub
   const Stopwatch time;
   const double waited_before_s = comm_.waited_s();
   parameters_.update(optimizer_step(step, norm, progress), change_hook());
-  // What was left of the last update took its time from this step's passes.
+  // The rest of the last update took its time from this step's passes.
   metrics->times.optimizer_s =
       time.seconds() - (comm_.waited_s() - waited_before_s) + parameters_.take_update_seconds();
 }
 
-// The gradients are those of the first run, bit for bit, unless the machine errs.
+// The gradients are those of the first run, bit for bit, unless the machine makes an error.
 void StepUpdate::update_in_second_run(const RowLists& passes, const StepPart& first, StepMetrics* metrics) {
   const StepPart again = runner_.run_again(passes);
   metrics->times.rows_s += again.rows_s;

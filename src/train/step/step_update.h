@@ -16,7 +16,8 @@ namespace tessera {
 
 class StepUpdate {
  public:
-  // What is passed by reference must outlive this; a checkpoint that `saver` is writing keeps the old values.
+  // Arguments passed by reference must outlive this; a checkpoint being written by `saver` keeps old
+  // values.
   StepUpdate(const ClippingSpec& clipping, bool in_backward, const Schedule& schedule,
              ParameterStore& parameters, StepRunner& runner, CheckpointSaver& saver, Communicator& comm)
       : clipping_(clipping),
@@ -27,8 +28,8 @@ class StepUpdate {
         saver_(saver),
         comm_(comm) {}
 
-  // Before the passes of step `step` (from 0): if groups are to be updated in its only backward pass, before
-  // its gradient norm is known, that begins.
+  // Call before the passes of step `step` (from 0). If groups are updated in its only backward pass, before
+  // its gradient norm is known, this begins the update.
   void begin_step(int64_t step, const Progress& progress);
   // Collective, after them: updates what has not been, and sets the times of the step. `first`: what this
   // rank computed in the passes; `norm`: of the gradients. Error(kNumerics) if computing them again gives

@@ -37,7 +37,7 @@ class StopAgreement {
   // Collective, before a step: whether any rank gives up waiting for its rows because of a signal.
   bool stop_waiting(bool gives_up);
 
-  // What the ranks are in, as far as it may be abandoned.
+  // The phase that the ranks are in, as far as it may be abandoned.
   enum class Phase { kOther, kPasses, kEvaluation };
   void enter(Phase phase) { phase_ = phase; }
   void begin_step() { since_step_began_ = Stopwatch(); }
@@ -56,7 +56,7 @@ class StopAgreement {
   // Collective: whether to end the evaluation because any rank has received a signal.
   bool stop_evaluation();
 
-  // What a rank reports after a step, and what all ranks have reported. False: the step was abandoned.
+  // A rank's report after a step, and the reports of all ranks. False: the step was abandoned.
   struct Share {
     bool has_abandoned = false;
     int signal = 0;
