@@ -3,7 +3,7 @@
 
 # make_model NAME HIDDEN_SIZE INTERMEDIATE_SIZE LAYERS HEADS KEY_VALUE_HEADS [MAX_TOKENS]: builds the program and sets `tessera`, makes
 # the folder build/NAME and sets `out`, and leaves a small Llama in $out/model, with a tokenizer trained on this repository.
-# Names of network namespaces are to begin with `prefix`, which it sets: they are removed when the script ends.
+# Names of network namespaces must begin with `prefix`, which it sets: they are removed when the script ends.
 make_model() {
   prefix=tessera-bench-$$
   trap remove_hosts EXIT

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench_sync_every.sh [GBPS]: trains on two hosts that a cable of so many Gbit/s (0.2) joins, taking every step together and with weights
+# bench_sync_every.sh [GBPS]: trains on two hosts joined by a cable of GBPS Gbit/s (0.2), taking every step together and with weights
 # exchanged every 10 steps (--sync_every), at once, with a delay, and in fragments with a delay. Hosts are network namespaces (needs
 # root), one rank with one thread each. Prints the times of 30 steps after the first as a table in Markdown.
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # fuzz.sh [SECONDS [TARGET...]]: builds the libFuzzer targets (preset asan) and runs each for SECONDS (30), one per
 # processor at a time. Inputs that crash a target are kept in build/fuzz/findings, those that reached new code in
-# build/fuzz/corpus, from which the next call goes on.
+# build/fuzz/corpus, where the next call starts.
 # With FUZZ_RUNS=N each target instead gets the first N inputs that libFuzzer makes from seed 1 and no corpus: the same ones
 # in every call, so that CI fails for a change and not for the luck of the draw.
 set -euo pipefail

@@ -36,7 +36,7 @@ check() {
   fi
 }
 
-# Of a wheel made on Debian 12. A call of a newer function of glibc shows here first.
+# The tag of a wheel made on Debian 12. A call of a newer function of glibc shows here first.
 tag_is_manylinux_2_35() {
   local tag=manylinux_2_35_x86_64
   echo "$wheel"
@@ -62,7 +62,7 @@ package_imports() {
 
 libraries_are_inside() {
   ldd "$program" >"$scratch/libraries"
-  # What is not found has no path. Those of the system below are what a wheel may use (PEP 600).
+  # A library that is not found has no path. The system libraries below are those a wheel may use (PEP 600).
   awk -v inside="$env/" '$2 == "=>" && index($3, inside) != 1 { print $3, $4 }' "$scratch/libraries" |
     grep -vE '/(libc|libm|libresolv|libdl|libpthread|librt|libstdc\+\+|libgcc_s)\.so\.[0-9]+ ' >"$scratch/outside" || true
   cat "$scratch/outside"

@@ -14,13 +14,13 @@
 
 namespace tessera {
 
-// How much of a change is on the disk: all, nothing, or the first bytes of a write.
+// The part of a change that is on the disk: all, nothing, or the first bytes of a write.
 struct Fate {
   bool is_done = true;
   int64_t bytes = INT64_MAX;
 };
 
-// Which of the first `cut` changes can no longer be lost.
+// Marks those of the first `cut` changes that can no longer be lost.
 std::vector<bool> durable_ops(const std::vector<DiskOp>& ops, size_t cut);
 
 // Fills `folder`, which must be empty, with the state after the first fates.size() of `ops`.

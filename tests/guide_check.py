@@ -22,7 +22,7 @@ GUIDE = ROOT / "docs/guide.md"
 TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
         "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
         "tie_word_embeddings": False, "vocab_size": 512}
-# Of every command and of demo/run.yaml.
+# Replacements in every command and in demo/run.yaml.
 STAND_INS = [
     (r"--vocab_size 4096", "--vocab_size 512"),
     (r"tessera init --preset 15m", "tessera init --config tiny.json"),
@@ -209,7 +209,7 @@ def main():
                 sys.exit(f"the guide's commands made no {made}")
     finally:
         shutil.rmtree(folder)
-    # What the page has today; a block that is no longer found must not go unnoticed.
+    # The page's current numbers; a block that is no longer found must not go unnoticed.
     if num_run < 44 or num_named < 8:
         sys.exit(f"only {num_run} commands of {GUIDE} were run, {num_named} looked up")
     print(f"{num_run} commands run, {num_named} looked up")

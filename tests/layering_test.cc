@@ -40,7 +40,7 @@ std::map<std::string, std::set<std::string>> direct_uses() {
   return uses;
 }
 
-// What a module may include: the modules it uses, and those they use.
+// The modules a module may include: those it uses, and those they use.
 std::map<std::string, std::set<std::string>> allowed_modules() {
   const auto uses = direct_uses();
   std::map<std::string, std::set<std::string>> allowed;

@@ -34,7 +34,7 @@ moved="$scratch/moved here"
 check_tree "$moved"
 [ -s "$moved/share/zsh/site-functions/_tessera" ] || fail "no completion for zsh"
 [ -s "$moved/share/doc/tessera/libraries/libdnnl2.copyright" ] || fail "no licence of oneDNN"
-# Of the system's libraries only the loader and those beside it.
+# The only system libraries are the loader and those shipped with it.
 outside=$(ldd "$moved/bin/tessera" | grep '=> /' | grep -vF "$moved/" | awk '{ print $1 }' | sort | tr '\n' ' ')
 [ -z "$(tr ' ' '\n' <<<"$outside" | grep -vE '^(libc|libm|libresolv|libdl|libpthread|librt|)(\.so\..*)?$')" ] ||
   fail "from outside the folder: $outside"

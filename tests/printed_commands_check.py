@@ -40,7 +40,7 @@ def same_word(shown, word):
 
 
 def same_line(shown, line):
-    # What the process has before it plans.
+    # The memory of the process before it plans varies.
     if "resident before the model" in shown and "resident before the model" in line:
         return True
     words, others = shown.split(), line.split()

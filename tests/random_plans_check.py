@@ -72,7 +72,7 @@ def drawn_settings(draw):
 
 
 def drawn_cluster(draw):
-    """One machine or many that are here, those of a type, the best types, forms for a memory, a simulation, a card."""
+    """Machines like this one or of a type, the best types, forms for a memory size, a simulation, or a card."""
     kind = draw.choice(["here", "here", "type", "search", "forms", "simulation", "card"])
     ranks = ["--nproc_per_node", draw.choice([1, 1, 2, 3, 4, 8])]
     nodes = ["--nnodes", draw.choice([1, 2, 3, 4, 16, 64])]
@@ -92,7 +92,7 @@ def drawn_cluster(draw):
 
 
 def fault(done):
-    """What is wrong with how a command ended; None if nothing is."""
+    """The problem with the end of a command; None if there is none."""
     if done.returncode not in (0, *REFUSALS):
         return f"exit code {done.returncode}: {done.stderr}"
     errors = [line for line in done.stderr.split("\n") if line.startswith("error:")]
@@ -121,7 +121,7 @@ def main():
             num_faults += 1
             print(f"seed {seed}: {' '.join(command)}\n  {found}")
     print(f"{num_plans} plans and {count - num_plans} refusals, {num_faults} faults")
-    # With too few plans the settings contradict each other too often to test anything.
+    # Too few plans mean that the settings contradict each other too often to test anything.
     return 1 if num_faults > 0 or num_plans < count / 4 else 0
 
 

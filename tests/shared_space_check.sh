@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # shared_space_check.sh TESSERA: runs with state on a disk save checkpoints on a file system that can share space between files
 # (XFS on a loop device) and on one that need not: their files have the same bytes, most of which the former only shares, and both
-# resume. On a disk without room for another checkpoint the run goes on without it.
+# resume. On a disk without room for another checkpoint the run continues without it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$(realpath "$1")
@@ -72,7 +72,7 @@ on_xfs 1500
 grep -q "share the space" "$folder/doctor.log" || { cat "$folder/doctor.log"; exit 1; }
 launch=() least=80
 compare --optim adamw_torch --optimizer_in_backward --gradient_checkpointing --offload_param_device nvme
-# Its codes begin in pages as those of the run do from 33 million parameters on.
+# Its codes begin at page boundaries, as in runs with 33 million parameters or more.
 least=30
 compare --optim adamw_8bit
 least=50

@@ -16,7 +16,7 @@
 
 namespace {
 
-// What the process that runs the cases tells the one that watches it, in memory that both share.
+// The state of the process that runs the cases, in memory that it shares with the process that watches it.
 struct Progress {
   std::atomic<int> num_passed, num_failed, num_skipped;
   std::atomic<bool> has_ended;

@@ -24,7 +24,7 @@ std::vector<std::string> reference_case_names();
 std::filesystem::path reference_case(const std::string& name);
 std::vector<std::filesystem::path> reference_cases();  // without kAbsent
 
-// What the build has made: the program, and tests/support/fake_nvml.cc in a folder of its own.
+// Files made by the build: the program, and tests/support/fake_nvml.cc in a folder of its own.
 const char* tessera_binary();
 const char* fake_nvml_library();
 

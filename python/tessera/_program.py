@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def program_path() -> Path:
-    """The program named by TESSERA_PROGRAM; without it, that of the package or, in a checkout, of build/release."""
+    """The program named by TESSERA_PROGRAM; otherwise the package's or, in a checkout, that of build/release."""
     named = os.environ.get("TESSERA_PROGRAM")
     package = Path(__file__).resolve().parent
     places = [Path(named)] if named else [package / "bin/tessera", package.parents[1] / "build/release/tessera"]

@@ -156,7 +156,7 @@ class TrainingArguments:
             warnings.warn(line, UserWarning, stacklevel=3)
 
     def to_settings(self) -> dict[str, Any]:
-        """Those that differ from the defaults of Transformers' Trainer, by the names of ``tessera train``."""
+        """The arguments that differ from the defaults of Transformers' Trainer, by the names of ``tessera train``."""
         own = {"nproc_per_node", "settings"}
         return {**_changed(self, _defaults(TrainingArguments), own), **self.settings}
 
@@ -166,11 +166,11 @@ class TrainingArguments:
     def to_json_string(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
 
-    # What scripts ask of Transformers' arguments beside their fields.
+    # Properties and methods of Transformers' arguments that scripts use.
 
     @property
     def device(self) -> str:
-        """Of tensors in this process; the program chooses its own."""
+        """The device of tensors in this process; the program chooses its own."""
         return "cpu"
 
     @property
@@ -191,7 +191,7 @@ class TrainingArguments:
         return level if isinstance(level, int) else logging.WARNING
 
     def main_process_first(self, local: bool = True, desc: str = "work") -> contextlib.AbstractContextManager[None]:
-        """Nobody waits: what ranks of a machine do at once to a cache of datasets, its lock puts in turn."""
+        """Does not wait: the lock of a datasets cache serializes the ranks of a machine."""
         return contextlib.nullcontext()
 
     @property
@@ -268,7 +268,7 @@ class LoraConfig:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-# Of PEFT's fields those that tessera train knows under another name.
+# Fields of PEFT that tessera train knows under another name.
 _LORA_NAMES = {"r": "lora_rank", "target_modules": "lora_target", "bias": "lora_bias", "task_type": "lora_task_type"}
 # PEFT writes them into every adapter_config.json; they say nothing about what is trained.
 _LORA_NOTES = {
@@ -351,7 +351,7 @@ def _changed(config: Any, defaults: dict[str, Any], leave_out: set[str]) -> dict
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: words of enumerations, lists of sets and tuples, dicts of structures."""
+    """The value as JSON: words of enumerations, lists of sets and tuples, dicts of structures."""
     if isinstance(value, enum.Enum):
         return _plain(value.value)
     if isinstance(value, (set, frozenset)):

@@ -57,7 +57,7 @@ class TrainerCallback:
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
 
 
-# What happens inside a step, of which the program tells once it is over.
+# Events inside a step, which the program reports only once the step is over.
 _NEVER_CALLED = (
     "on_step_begin",
     "on_substep_end",
@@ -83,7 +83,7 @@ class CallbackList:
         self._args, self._objects = args, objects
 
     def add(self, callback: Any) -> None:
-        """An object, or a class, of which one is made."""
+        """The callback, or an instance of it if it is a class."""
         made = callback() if isinstance(callback, type) else callback
         if not any(hasattr(made, name) for name in ("on_step_end", "on_log", "on_train_begin", "on_train_end")):
             raise TesseraError(f"callbacks: expected a TrainerCallback, found {type(made).__name__}", 64)
@@ -105,7 +105,7 @@ class CallbackList:
                 self.control = result
 
     def take_requests(self, evaluates: bool) -> dict[str, bool]:
-        """What is asked for, which counts once; an end of the run is never taken back."""
+        """The pending requests, each of which counts once; an end of the run is never taken back."""
         control = self.control
         if control.should_evaluate and not evaluates:
             warnings.warn("should_evaluate has no effect without eval_strategy and an eval_dataset", stacklevel=2)

@@ -34,8 +34,8 @@ def launch(arguments: Sequence[str], nproc_per_node: int | str = "auto") -> None
 
 
 def plan(model: str | os.PathLike[str], dataset: str | Sequence[str] | None = None, **settings: Any) -> Any:
-    """What a run will take, before it runs: the object that ``tessera plan --json`` prints, with its fields as
-    attributes. `settings` are flags of ``tessera plan`` and ``train``: ``plan("model", nnodes=4, max_length=2048)``."""
+    """Forecasts a run: returns the object that ``tessera plan --json`` prints, with its fields as attributes.
+    `settings` are flags of ``tessera plan`` and ``train``: ``plan("model", nnodes=4, max_length=2048)``."""
     arguments = ["plan", "--json", "--model", os.fspath(model)]
     if dataset is not None:
         arguments += ["--dataset", *([dataset] if isinstance(dataset, str) else dataset)]

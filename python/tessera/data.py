@@ -20,9 +20,9 @@ _FILES_AHEAD = 8
 
 
 def dataset_sources(name: str, data: Any, folder: Path, formatting: Formatting | None = None) -> list[str]:
-    """What to name with --dataset. A path or a name on the Hub stays as it is; rows of a ``datasets.Dataset``, a
-    sequence of dicts or a map-style dataset of torch are written to `folder`, a few at a time. The files are the
-    same for the same rows, so that a run that resumes finds its data unchanged. Errors begin with `name`."""
+    """The values for --dataset. A path or a name on the Hub stays as it is; rows of a ``datasets.Dataset``, a sequence
+    of dicts or a map-style dataset of torch are written to `folder`, a few at a time. The files are the same for the
+    same rows, so that a run that resumes finds its data unchanged. Errors begin with `name`."""
     sources = [data] if isinstance(data, (str, os.PathLike)) else data
     if isinstance(sources, (list, tuple)) and sources and all(isinstance(one, (str, os.PathLike)) for one in sources):
         if formatting is not None:
@@ -59,7 +59,7 @@ def dataset_sources(name: str, data: Any, folder: Path, formatting: Formatting |
 
 
 def evaluation_sources(data: Any, folder: Path, formatting: Formatting | None = None) -> list[str]:
-    """The same for --eval_dataset, which takes several sets by name."""
+    """The values for --eval_dataset, which takes several sets by name."""
     if not isinstance(data, Mapping):
         return dataset_sources("eval_dataset", data, folder, formatting)
     return [
@@ -81,7 +81,7 @@ def _as_table(data: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_bars() -> Iterator[None]:
-    """No progress bars of datasets beside that of the run."""
+    """Turns off the progress bars of datasets, as the run shows its own."""
     from datasets import utils  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     were_off = utils.are_progress_bars_disabled()
@@ -206,7 +206,7 @@ def _values_of(name: str, value: Any) -> Any:
 
 
 def _groups(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Of `size`, or fewer once the first of them has waited for a second."""
+    """Groups of `size` rows, or fewer once the first row has waited for a second."""
     group: list[Any] = []
     begin = time.monotonic()
     for row in rows:

@@ -1,4 +1,4 @@
-"""What goes wrong, as one exception."""
+"""All errors of the package, as one exception."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def load_back(model: Any, folder: Path) -> None:
 
 
 def copy_model(source: Path, target: Path) -> None:
-    """What a run has written, without its checkpoints and reports."""
+    """Copies the model that a run has written, without its checkpoints and reports."""
     target.mkdir(parents=True, exist_ok=True)
     reports = {"training_args.json", "trainer_state.json", "memory.json", "mlflow.json", "latest"}
     for file in source.iterdir():

@@ -39,7 +39,7 @@ _LAUNCHER_VARIABLES = (
 
 
 def environment_rank() -> int | None:
-    """This process's number among those of a job; None if nobody has started several."""
+    """This process's rank in a job; None if it was not started as one of several."""
     for name in _RANK_VARIABLES:
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
@@ -74,7 +74,7 @@ def _as_fields(text: str) -> str:
 
 
 def flags(settings: Mapping[str, Any]) -> list[str]:
-    """As words of a command line."""
+    """The settings as words of a command line."""
     words = []
     for name, value in settings.items():
         values = value if isinstance(value, (list, tuple)) else [value]
@@ -96,7 +96,7 @@ def _command(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def output_of(arguments: Sequence[str]) -> str:
-    """What a command of the program that ends by itself writes; raises TesseraError if it fails."""
+    """The output of a command that ends on its own; raises TesseraError if it fails."""
     result = _command(arguments)
     if result.returncode != 0:
         raise plain_error(result.stderr, _exit_code(result.returncode))
@@ -125,7 +125,7 @@ def evaluates(settings: Mapping[str, Any]) -> bool:
 
 
 def check_settings(settings: Mapping[str, Any]) -> list[str]:
-    """What ``tessera train`` says of these settings: its warnings; raises TesseraError if it refuses them."""
+    """The warnings of ``tessera train`` about these settings; raises TesseraError if it refuses them."""
     with tempfile.TemporaryDirectory(prefix="tessera-") as folder:
         path = Path(folder) / "settings.json"
         write_settings(path, {**({"eval_dataset": "given to the trainer"} if evaluates(settings) else {}), **settings})

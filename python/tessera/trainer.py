@@ -295,7 +295,7 @@ class Trainer:
         )
 
     def _take(self, event: Event, callbacks: CallbackList) -> None:
-        """What an event of the program changes, and whom it concerns."""
+        """Applies an event of the program to the state and calls the callbacks that it concerns."""
         state, kind = self.state, event["event"]
         if kind == "start":
             state.max_steps = event["max_steps"]
@@ -329,7 +329,7 @@ class Trainer:
             state.global_step = step
 
     def _read_state(self) -> None:
-        """What the finished run says of itself: on ranks that no events come to, all of it."""
+        """Reads the state of the finished run: all of it on ranks that receive no events."""
         path = self._output_dir() / "trainer_state.json"
         if not path.exists():
             return
@@ -365,7 +365,7 @@ class Trainer:
         }
 
     def _model_settings(self, scratch: Path, trained: Path | None) -> dict[str, Any]:
-        """Of `model`, or of what it has become in `trained`."""
+        """The settings of `model`, or of the model trained from it in `trained`."""
         settings = {}
         if trained is not None:
             is_adapter = (trained / "adapter_config.json").exists()
@@ -377,7 +377,7 @@ class Trainer:
         return settings
 
     def _read_settings(self) -> dict[str, Any]:
-        """As they are now: a script may change `args` after the constructor."""
+        """The current settings: a script may change `args` after the constructor."""
         settings = training_settings(self.args)
         if self._peft_config is not None:
             settings.update(lora_settings(self._peft_config))

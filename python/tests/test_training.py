@@ -93,7 +93,7 @@ def test_callback_saves_and_stops_at_its_step(model: str) -> None:
     assert trainer.train().global_step == 4
     assert ("save", 3) in recorder.calls
     assert Path("out/checkpoint-3").is_dir() and Path("out/model.safetensors").exists()
-    # What it stopped at is not the end: resuming goes on from the checkpoint, as in Transformers.
+    # A callback stopped the run early: it resumes from the checkpoint, as in Transformers.
     again = Trainer(model, arguments(), train_dataset=texts(20))
     assert again.train(resume_from_checkpoint=True).global_step == 6
     whole = Trainer(model, arguments(output_dir="whole"), train_dataset=texts(20))
@@ -129,7 +129,7 @@ def test_rows_of_token_ids_lose_their_padding(model: str) -> None:
 
 def test_stream_has_the_rows_of_a_list(model: str) -> None:
     class Stream:
-        """As datasets.IterableDataset: rows without a number."""
+        """Rows without a length, like datasets.IterableDataset."""
 
         num_drawn = 0
 
@@ -222,7 +222,7 @@ def test_training_again_goes_on_with_what_was_trained(model: str, peft: tessera.
         trainer.train()
         found.append(trainer.evaluate(texts(9))["eval_loss"])
     assert found[0] > found[1] > found[2]
-    assert losses(trainer)[0] < found[0]  # those of the second run
+    assert losses(trainer)[0] < found[0]  # the losses of the second run
 
 
 def test_best_of_several_sets_is_checked_before_anything_runs(model: str) -> None:

@@ -75,7 +75,7 @@ def float32(value):
 
 
 def gone(pid):
-    """Whether the process has ended, or does within five seconds; one that nobody waits for has."""
+    """Whether the process has ended, or does within five seconds; a zombie has."""
     for _ in range(500):
         try:
             with open(f"/proc/{int(pid)}/stat", encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""What is wrong with a text, a value or an expression (run.py has the format)."""
+"""Checks texts, values and expressions against expectations (run.py has the format)."""
 import ast
 import difflib
 import json
@@ -11,7 +11,7 @@ VALUE_KEYS = set("near within rel above below at_least at_most has matches len m
 
 
 def value_at(value, path):
-    """Of a.b[1]["c.d"], or of name.of.tensor[1]; KeyError or IndexError if it is not there."""
+    """The value at a.b[1]["c.d"], or at name.of.tensor[1]; KeyError or IndexError if it is not there."""
     name, bracket, index = path.partition("[")
     if name in value:
         value, path = value[name], bracket + index
@@ -44,7 +44,7 @@ def value_problem(expected, found):
 
 
 def text_problems(expected, text, what):
-    """What is wrong with a text."""
+    """The problems with a text."""
     if not isinstance(expected, Map):
         expected = Map(has=expected)
     check_keys(expected, TEXT_KEYS, "an expected text")

@@ -154,7 +154,7 @@ def adapter_scales(config, adapter):
     return scales
 
 
-# With adapters: result + lora_B(lora_A(x)) * scaling (PEFT's Linear.forward).
+# A module with adapters returns result + lora_B(lora_A(x)) * scaling (PEFT's Linear.forward).
 def linear(w, module, x):
     y = F.linear(x, w[module + ".weight"])
     if module not in w.get("scales", {}):
@@ -203,7 +203,7 @@ def learning_rate(case, step):
     return case["learning_rate"] * (case["steps"] - step) / (case["steps"] - case["warmup_steps"])
 
 
-# Everything in expected.safetensors. With adapters, (adapter_config, tensors), only these are trained.
+# Everything in expected.safetensors. If `adapters` is given, (adapter_config, tensors), only these are trained.
 def train(config, weights, batches, case, adapters=None):
     trained = {name: tensor.clone().requires_grad_() for name, tensor in (adapters[1] if adapters else weights).items()}
     w = {**weights, **trained, "scales": adapter_scales(config, adapters[0]) if adapters else {}}

@@ -116,8 +116,8 @@ def make_byte_level(folder):
     return texts
 
 
-# As Transformers converts a SentencePiece model: a merge for each way in which two pieces make a third, in the order of
-# that piece's score, then of the two.
+# Converts a SentencePiece model as Transformers does: a merge for each way in which two pieces make a third, in the
+# order of that piece's score, then of the two.
 def merges_of(pieces):
     numbers = {piece: number for number, (piece, _) in enumerate(pieces)}
     merges = []

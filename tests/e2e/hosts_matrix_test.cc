@@ -25,7 +25,7 @@ class HostsMatrix : public testing::Test {
     if (!hosts_.problem().empty()) GTEST_SKIP() << hosts_.problem();
   }
 
-  // What the host sends is limited to 50 Mbit/s; "" or the problem.
+  // Limits the host's sending to 50 Mbit/s; returns "" or the problem.
   std::string slow_down(int host) {
     return tc(host, "qdisc add dev eth0 root tbf rate 50mbit burst 64kb latency 50ms");
   }

@@ -1,5 +1,5 @@
-// Networks that lose, corrupt or delay data, and strangers on them: a job is either not affected at all or
-// ends everywhere with one error, never with different numbers.
+// Networks that lose, corrupt or delay data, and unauthenticated peers on them: a job is either not affected
+// at all or ends everywhere with one error, never with different numbers.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -47,7 +47,7 @@ class HostsNetwork : public HostsFixture {
   }
 };
 
-// What `host` sends arrives; what is sent to it does not.
+// Packets from `host` arrive; packets to it do not.
 TEST_F(HostsNetwork, OneWayDropEndsBothSides) {
   for (const int host : {0, 1}) {
     SCOPED_TRACE(host);

@@ -1,4 +1,4 @@
-// What `tessera simulate` says of a run, against the run.
+// Compares the prediction of `tessera simulate` with the run.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -54,7 +54,7 @@ class ServedRuns : public testing::Test {
     const std::string url = json::parse(read_file(file))["url"];
     return std::stoi(url.substr(url.rfind(':') + 1));
   }
-  // The line of metrics.jsonl of this step, which is written after the metrics are told of it.
+  // The line of metrics.jsonl of this step, which is written after the metrics are updated.
   json line_of(int64_t step) const {
     json found;
     EXPECT_TRUE(wait_until(20,

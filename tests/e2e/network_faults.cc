@@ -29,7 +29,7 @@ struct Stream {
   int to;
   std::vector<char> waiting = {};
   bool has_ended = false;     // no more data will come
-  bool is_passed_on = false;  // the other side has been told
+  bool is_passed_on = false;  // the other side has been notified
 };
 
 class Proxy {

@@ -1,5 +1,5 @@
-// Network faults for the hosts of hosts.h: a proxy that corrupts bytes in transit, and a stranger that probes
-// every port.
+// Network faults for the hosts of hosts.h: a proxy that corrupts bytes in transit, and an outsider that
+// probes every port.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What Kubernetes gives a pod: a server to tell the state of the run, names that appear after the pods,
+// The environment that Kubernetes gives a pod: probes of the run's health, names that appear after the pods,
 // clocks.
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -39,7 +39,7 @@ class StartedProcess {
 
   pid_t pid() const { return pid_; }
   void send(int signal) const;
-  // What it has written so far.
+  // The output so far.
   std::string out() const;
   std::string err() const;
 

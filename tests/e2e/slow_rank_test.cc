@@ -1,5 +1,5 @@
-// A rank that is slower than the others is named while the run continues: real processes, one of which is
-// stopped most of the time.
+// The program reports a rank that is slower than the others while the run continues: real processes, one of
+// which is stopped most of the time.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

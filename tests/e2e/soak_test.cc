@@ -57,7 +57,7 @@ double percentile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// What one kill cost.
+// The cost of one kill.
 struct Recovery {
   double seconds = 0;  // until the next step was finished
   int lost_steps = 0;  // finished steps that had to be repeated
@@ -380,7 +380,7 @@ TEST_F(UsefulShare, IsHighWithAKillEvery20Seconds) {
   EXPECT_GE(use.useful_share(), 0.85);
 }
 
-// What `look` sees of a file that grows and is truncated.
+// Tests `look` on a file that grows and is truncated.
 TEST(StepTimeline, TimesOfARunAddUp) {
   const TemporaryFolder folder;
   StepTimeline timeline(folder.path() / "metrics.jsonl");
@@ -423,7 +423,7 @@ TEST(StepTimeline, CheckpointsAsYoungAdvises) {
   EXPECT_EQ(steps_between_checkpoints(5, 0.1, 0.2, 20), 1);
 }
 
-// As many busy processes as ranks, and all of them on half as many processors as ranks.
+// Runs as many busy processes as ranks, all of them on half as many processors as ranks.
 TEST_F(Soak, NoFalseAlarmOnOverloadedProcessors) {
   if (number_from_environment("TESSERA_SOAK_MINUTES", 0) <= 0) {
     GTEST_SKIP() << "takes 20 s of all processors: TESSERA_SOAK_MINUTES";

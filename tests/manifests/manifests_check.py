@@ -205,7 +205,7 @@ def check_cards(program, files, folder):
 
 
 def check_mount_forms(program):
-    """What the console's mount commands say names the same volumes."""
+    """The console's mount commands give the same volumes."""
     for flag, name, mounted in [("--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef", "fs-0123.fsx.eu-west-1.amazonaws.com@tcp:/abcdef"),
                                 ("--efs", "fs-0123", "fs-0123.efs.eu-west-1.amazonaws.com:/")]:
         one, other = (tessera(program, ["runtime", flag, value]) for value in (name, mounted))
@@ -227,7 +227,7 @@ def check_deepspeed(program, folder):
     keys = json.loads(given["deepspeed"])
     check(keys["zero_optimization"] == {"stage": 3} and keys["gradient_clipping"] == 0.5, f"deepspeed: {keys}")
     check(given["zero_stage"] == "3" and "own.json" not in result.stdout, f"deepspeed: {given}")
-    # As the pods read it; a contradiction would end with 78.
+    # The pods read it like this; a contradiction would exit with 78.
     command = [program, "config", "show", "--world_size", "4", "--deepspeed", given["deepspeed"],
                *[f"--{name}={given[name]}" for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "zero_stage")]]
     shown = subprocess.run(command, capture_output=True, text=True)
@@ -246,7 +246,7 @@ def check_unknown_nodes(program):
 
 
 def check_kinds(program, folder):
-    """What has no rules is named, and is not without finding."""
+    """A kind without rules is reported, rather than passing silently."""
     path = folder / "other.yaml"
     path.write_text("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\n")
     result = tessera(program, ["lint", path])
@@ -283,7 +283,7 @@ def check_pages(program, folder):
 
 
 def check_values(files):
-    """What holds for every job, read from the YAML by another parser than ours."""
+    """Rules that hold for every job, checked with a YAML parser other than ours."""
     for kind in KINDS:
         for path in files[kind]:
             documents = {each["kind"]: each for each in documents_of(path.read_text())}

@@ -35,7 +35,7 @@ def matching_rule(policy, exit_code, container, conditions):
 
 
 def jobset_action(rules, failure, job_name):
-    """What the failure policy of a JobSet says about a failed Job: the first rule that fits, or RestartJobSet."""
+    """The action of a JobSet's failure policy for a failed Job: the first rule that fits, or RestartJobSet."""
     for rule in rules:
         if rule.get("targetReplicatedJobs") and job_name not in rule["targetReplicatedJobs"]:
             continue

@@ -42,7 +42,7 @@ def expand_variables(text, variables):
 
 
 class Machine:
-    """What the rehearsal has instead of a cluster. `claims`: persistent volume claims and the folders behind them."""
+    """The rehearsal's stand-in for a cluster. `claims`: persistent volume claims and their folders."""
 
     def __init__(self, folder, image, documents, claims, memory_bytes=300 * 2**20, cpus=1.0):
         self.folder, self.image, self.documents, self.claims = folder, image, documents, claims
@@ -82,7 +82,7 @@ class Machine:
         raise ManifestError(f"no manifest of {kind} {namespace}/{name}, which is not optional")
 
     def contents(self, kind, name, namespace, optional=False):
-        """What a Secret or ConfigMap holds, as bytes by key."""
+        """The contents of a Secret or ConfigMap, as bytes by key."""
         document = self.object(kind, name, namespace, optional)
         if document is None:
             return {}
@@ -149,7 +149,7 @@ class Pod:
         self.created, self.finished = time.time(), None
 
     def volume_folder(self, volume):
-        """The folder behind a volume; kubelet makes emptyDir and secrets accessible to fsGroup."""
+        """The folder of a volume; kubelet makes emptyDir and secrets accessible to fsGroup."""
         fields = Fields(f"volume {volume['name']}", volume)
         fields.take("name")
         folder = os.path.join(self.folder, "volumes", volume["name"])
@@ -316,7 +316,8 @@ class Pod:
         return "Succeeded" if self.exit_code == 0 else "Failed"
 
     def wait_until_started(self):
-        """What is not yet a process gets no signal. Later ones then need no podman, which takes a second on a busy machine."""
+        """Waits for the pid, as signals need a process. Later ones then need no podman, which takes a second on a busy
+        machine."""
         while self.pid is None and self.process is not None and self.process.poll() is None:
             state = subprocess.run(["podman", "container", "inspect", "--format", "{{.State.Status}} {{.State.Pid}}",
                                     f"{self.machine.prefix}-{self.name}"], capture_output=True, text=True, check=False)
@@ -334,7 +335,7 @@ class Pod:
                 os.kill(self.pid, number)
 
     def kill(self):
-        """As the kernel's out-of-memory killer, or a node that vanishes."""
+        """Like the kernel's out-of-memory killer, or a node that vanishes."""
         self.signal(signal.SIGKILL)
 
     def delete(self):
@@ -345,7 +346,7 @@ class Pod:
             self.stopping.start()
 
     def drain(self):
-        """As an eviction: the condition first, then the deletion."""
+        """Evicts the pod: sets the condition first, then deletes it."""
         self.disrupted = True
         self.delete()
 
@@ -357,7 +358,7 @@ class Pod:
         return os.path.join(self.folder, f"termination-log-{container['name']}")
 
     def termination_message(self, container):
-        """What kubelet reports of a container that has ended: the file, at most 4096 bytes, or the end of the log."""
+        """Kubelet's message of a container that has ended: the file, at most 4096 bytes, or the end of the log."""
         with open(self.message_file(container), "rb") as file:
             message = file.read(4096)
         if not message and self.exit_code != 0 and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":

@@ -28,7 +28,8 @@ TRAIN = ["--dataset", "/data/text.txt", "--text_per_line", "--packing", "--per_d
 
 
 class Rehearsal:
-    """A job, the folder behind its claim, and what happened. `change` edits the manifests; `on_sync` is called while pods run."""
+    """A job, the folder of its claim, and what happened. `change` edits the manifests; `on_sync` is called while pods
+    run."""
 
     def __init__(self, setup, trainer, flags=(), claim=None, on_sync=lambda rehearsal, run: None, change=lambda documents: None):
         self.program, self.kind = setup.program, "Job" if trainer == "job" else "JobSet"
@@ -90,7 +91,7 @@ class Rehearsal:
 
 
 class Disturb:
-    """Kills, drains or deletes a pod once the run has finished so many steps; the next one after a pod has been replaced."""
+    """Kills, drains or deletes a pod once the run has finished `step` steps; the next one once a pod has been replaced."""
 
     def __init__(self, *disturbances):
         self.left = list(disturbances)  # (what, index, step)
@@ -151,7 +152,7 @@ def killed_pod_of_a_jobset(setup, reference):
     last_line = "".join(killed.text().splitlines()[-1:])[:40]
     done.check_status([killed, peer], 1, f"pod {killed.name}: exit code 137 (SIGKILL)" + (f": {last_line}" if last_line else "\n"))
     message = peer.termination_message(peer.container)
-    # By itself, or by the SIGTERM with which the JobSet ends the attempt, in which its ranks may already be gone.
+    # It ends on its own, or by the SIGTERM with which the JobSet ends the attempt, when its ranks may already be gone.
     done.check(message.startswith(("exit code 75: ", "stopped by SIGTERM: step ", "ended by signal 15\n")), f"its peer ended: {message}")
     complete = {"type": "Completed", "status": "True"}
     done.check_status(done.pods[2:], 0, f"finished: step {NUM_STEPS} of {NUM_STEPS}", conditions=[complete])

@@ -29,13 +29,13 @@ ModelConfig checkpoint_test_config();
 // A few KiB of state, so that writing thousands of folders takes seconds.
 ModelConfig tiny_checkpoint_config();
 // Random bit patterns that are finite when saved in `dtype`, including subnormals, negative zeros and ties;
-// zero where there is no parameter or no value. Of a tensor in codes, values that its codes keep.
+// zero where there is no parameter or no value. Tensors in codes get values that the codes keep.
 TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed,
                        StateTensors tensors = AdamW::kStateTensors);
 TestState zero_state(const ParameterLayout& layout, StateTensors tensors = AdamW::kStateTensors);
 
-// What `rank` owns: a share of every parameter group, as in shard/layout/shard_plan.h; or whole parameters,
-// in turn, if the optimizer needs them.
+// The elements of `rank`: a share of every parameter group, as in shard/layout/shard_plan.h; or whole
+// parameters, in turn, if the optimizer needs them.
 std::vector<ElementRange> test_shard(const ParameterLayout& layout, int rank, int world_size,
                                      StateTensors tensors = AdamW::kStateTensors);
 std::vector<ElementRange> everything(const ParameterLayout& layout);

@@ -17,7 +17,7 @@ inline std::vector<int64_t> drawn_lengths(int64_t seed, int64_t count, int64_t l
   return lengths;
 }
 
-// Of values above -2.
+// A hash of values above -2.
 inline uint64_t hash_of(const std::vector<int64_t>& values) {
   uint64_t hash = 0;
   for (const int64_t value : values) hash = hash * 1000003 + static_cast<uint64_t>(value) + 1;

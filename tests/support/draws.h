@@ -1,4 +1,4 @@
-// How many random inputs a test draws, and of how many cases it is run.
+// The number of random inputs a test draws, and of cases it runs.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Under a sanitizer, which makes each draw so many times slower, a part of `count`; at least one.
+// A part of `count`, at least one, under a sanitizer, which makes each draw `times_slower` times as slow.
 constexpr uint64_t draws(uint64_t count, [[maybe_unused]] uint64_t times_slower = 10) {
 #if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
   return count < times_slower ? 1 : count / times_slower;

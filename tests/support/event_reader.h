@@ -14,7 +14,7 @@ struct TestEvent {
   int64_t step = 0;
   std::string file_version;
   bool starts_session = false;
-  // Of its summary, which has one value.
+  // The summary, which has one value.
   std::string tag;
   std::string plugin;
   std::optional<float> value;

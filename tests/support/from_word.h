@@ -35,7 +35,7 @@ class FromWord {
   std::string text_;
 };
 
-// What is assigned the result decides which words there are.
+// The type that the result is assigned to determines the words.
 inline FromWord from_word(std::string_view text) { return FromWord(text); }
 
 }  // namespace tessera

@@ -63,7 +63,7 @@ class HubServer {
   HubSettings settings(const std::filesystem::path& cache) const;
 
   std::vector<Request> requests() const;
-  // Of these requests, those whose target contains the text and, if given, have this method.
+  // The number of these requests whose target contains the text and, if given, have this method.
   int64_t count(std::string_view text, std::string_view method = "") const;
   // Bytes of bodies sent by the storage.
   int64_t storage_bytes() const { return storage_bytes_; }

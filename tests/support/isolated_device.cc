@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// The same elements as if they were the host's.
+// A view of the same elements that treats them as the host's.
 template <typename View>
 View on_host(const Device& device, const char* operation, const View& view) {
   if (view.empty()) return view;
@@ -19,7 +19,7 @@ View on_host(const Device& device, const char* operation, const View& view) {
   return View(view.address(), view.dtype(), view.shape());
 }
 
-// Makes a copy once somebody waits for it, so that one that nobody waits for is missing.
+// Makes a copy only when somebody waits for it, so that a missing wait shows as missing data.
 class LateCopies final : public CopyQueue {
  public:
   ~LateCopies() override { wait(first_ + waiting_.size()); }

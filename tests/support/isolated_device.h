@@ -18,7 +18,7 @@ namespace tessera {
 // Copies of a queue are made as late as it allows.
 class IsolatedDevice final : public Device {
  public:
-  // What a run may take for free memory; without, the device says nothing of its memory.
+  // The free memory that a run may take; if unset, the device does not report its memory.
   explicit IsolatedDevice(std::optional<int64_t> free_bytes = int64_t{1} << 40) : free_bytes_(free_bytes) {}
 
   std::string_view name() const override { return "isolated"; }
@@ -61,7 +61,7 @@ class IsolatedOps final : public ForwardingOps {
   IsolatedDevice& device_;
 };
 
-// The same with everything it needs, as a run makes its operations.
+// Owns everything it needs, as a run makes its operations.
 class OwnedIsolatedOps final : public ForwardingOps {
  public:
   explicit OwnedIsolatedOps(ThreadPool& pool, int64_t free_bytes = int64_t{1} << 40);

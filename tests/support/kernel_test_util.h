@@ -106,7 +106,7 @@ class GuardedTensor {
   std::vector<std::byte> bytes_;
 };
 
-// What a call will add to; empty if it overwrites.
+// The values that a call adds to; empty if it overwrites.
 inline std::vector<double> former(const GuardedTensor& output, Update update) {
   return update == Update::kAdd ? output.values() : std::vector<double>();
 }

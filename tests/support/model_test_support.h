@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// What the environment variable TESSERA_TEST_DEVICE names: the device of a TestModel. "cpu" without it.
+// The device of a TestModel, from the environment variable TESSERA_TEST_DEVICE; "cpu" without it.
 DeviceKind test_device();
 
 // A row of tokens and their unshifted labels, as in a data set.

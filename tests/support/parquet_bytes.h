@@ -54,7 +54,7 @@ struct ParquetPage {
 
 class ParquetBytes {
  public:
-  // Of parquet.thrift's ConvertedType.
+  // Values of parquet.thrift's ConvertedType.
   static constexpr int kNoAnnotation = -1;
   static constexpr int kUtf8 = 0;
   static constexpr int kList = 3;

@@ -39,7 +39,7 @@ std::string lacks_open_files(int num_nodes, int local_world_size);
 class RankProcesses {
  public:
   RankProcesses(int size, const RankBody& body, std::chrono::milliseconds timeout = std::chrono::seconds(20));
-  // As above, but only for the ranks for which `starts(rank)` is true.
+  // Starts only the ranks for which `starts(rank)` is true.
   RankProcesses(int size, const std::function<bool(int rank)>& starts, const RankBody& body,
                 std::chrono::milliseconds timeout);
   // Kills the processes that are left.

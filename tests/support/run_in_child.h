@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// What `body` returns, run in a process of its own; 1 if it throws or has failures, whose text is on stderr;
-// 128 and the signal that ended it.
+// Runs `body` in a process of its own and returns its result; 1 if it throws or has failures, whose text is
+// on stderr; 128 plus the signal that ended it.
 inline int run_in_child(const std::function<int()>& body) {
   std::fflush(nullptr);
   const pid_t child = ::fork();

@@ -93,7 +93,7 @@ class TinyRun {
   TestFolder folder_;
 };
 
-// How many ranks train, and where.
+// The number of ranks that train, and their nodes.
 struct Ranks {
   int num_nodes = 1;
   int local_world_size = 1;
@@ -126,8 +126,8 @@ std::vector<RecordingObserver> train_ranks(const RunSpec& spec, const Ranks& ran
                                            const std::function<int(int rank)>& stop_signal = {},
                                            const std::function<void(const StepMetrics&)>& after_step = {});
 
-// The same run but for the order of sums in float32: the weights of two output folders, and what steps
-// report.
+// Expects the same run up to the order of sums in float32: in the weights of two output folders, and in the
+// reports of steps.
 void expect_close_weights(const std::filesystem::path& found, const std::filesystem::path& expected);
 void expect_same_numbers(const RecordingObserver& found, const RecordingObserver& expected);
 

@@ -32,7 +32,7 @@ class WebClient {
 // GET with Host: localhost on a connection of its own; further headers with their line ends. The whole
 // response.
 std::string web_get(int port, const std::string& target, const std::string& headers = "");
-// What follows the empty line.
+// The part after the empty line.
 std::string body_of(const std::string& response);
 
 }  // namespace tessera

@@ -21,7 +21,7 @@ def plain(value: Any) -> Any:
 
 
 def fields(kind: type) -> dict[str, Any]:
-    """Those that the constructor takes, in its order, with their defaults."""
+    """The fields that the constructor takes, in its order, with their defaults."""
     found = {}
     for item in dataclasses.fields(kind):
         if item.init:

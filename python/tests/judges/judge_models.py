@@ -22,7 +22,7 @@ def rows_of(model: Path, data: Path) -> list[dict[str, Any]]:
 
 
 def mean_loss(model: Any, rows: list[dict[str, Any]]) -> float:
-    """Over all targets, each row by itself."""
+    """The mean loss over all targets, with each row in a pass of its own."""
     total, count = 0.0, 0
     with torch.no_grad():
         for row in rows:

@@ -1,4 +1,4 @@
-"""What the judges use: the program's commands, texts, and the shape of a tiny model."""
+"""Helpers of the judges: the program's commands, texts, and the shape of a tiny model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHATML = (
 
 
 def tessera(*arguments: Any) -> str:
-    """What a command of the program prints."""
+    """The output of a command of the program."""
     words = [program_path(), *map(str, arguments)]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
