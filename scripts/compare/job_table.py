@@ -86,11 +86,11 @@ def command_text(words):
 
 def readme_line(record):
     every = [batch["rounds"] for batch in record["batches"].values()]
-    faster = sorted(
-        steady_rate(b, rounds["tessera"][0]["tokens"]) / steady_rate(a, rounds["tessera"][0]["tokens"])
-        for rounds in every
-        for a, b in zip(rounds["hf"], rounds["tessera"])
-    )
+
+    def speed(rounds, name):
+        return median(rounds[name], lambda one: steady_rate(one, rounds["tessera"][0]["tokens"]))
+
+    faster = sorted(speed(rounds, "tessera") / speed(rounds, "hf") for rounds in every)
     faster = " to ".join(dict.fromkeys(f"{ratio:.0f}" for ratio in (faster[0], faster[-1])))
     first = [median(every[0][name], lambda one: one["first_step_s"]) for name in ("hf", "tessera")]
     memory = [median(every[0][name], lambda one: one["total_bytes"]) / 2**30 for name in ("hf", "tessera")]
