@@ -46,8 +46,9 @@ flags_of() {
   esac
 }
 
-# One step more, so that what the last of them has begun to send counts. Evaluations and checkpoints exchange weights that are not
-# due, which the bytes of steps do not count: they are at multiples of 50, and with fragments at the end alone.
+# One more step, so that the exchange begun by the last of them counts. Evaluations and checkpoints exchange weights
+# that are not due, which the bytes of steps do not count: they are at multiples of 50, and with fragments at the end
+# alone.
 pauses_of() {
   if [ "$1" = every50-fragments ] || [ "$steps" -lt 50 ]; then
     echo --eval_steps "$steps" --save_strategy no

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # bench_simulation.sh [ROUNDS [STEPS]]: compares `tessera simulate` with real steps. Hosts are network namespaces
 # (needs root) behind bridges, one rank with one thread each; token bucket filters limit every host's cable in both
-# directions and, in the case with racks, the cable between the two bridges. The simulation is told what iperf3 reaches
-# through a cable, what share of that the collectives of 2, 3 and 4 hosts reach (the median of a run in every round that
-# hardly computes, without racks, in one schedule) and how long the ranks of the very run computed (metrics.jsonl), so that the comparison is
-# about the network. Prints the medians of ROUNDS (3) runs of STEPS (8) steps each, not counting the first two of a run.
+# directions and, in the case with racks, the cable between the two bridges. The simulation gets the rate that iperf3 reaches
+# through a cable, the share of it that the collectives of 2, 3 and 4 hosts reach (the median of a run in every round that
+# hardly computes, without racks, in one schedule) and the compute times of the ranks in the same run (metrics.jsonl), so that the
+# comparison is about the network. Prints the medians of ROUNDS (3) runs of STEPS (8) steps each, without the first two of a run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -88,13 +88,13 @@ common=(--max_steps "$((steps + 2))" --merge_micro_batches never --zero_stage 3 
 cases=("2 0.1 1 per_step 1" "2 0.5 1 per_step 1" "2 0.2 1 per_layer 2" "3 0.2 1 per_step 1" "3 0.2 1 per_layer 2"
   "4 0.2 1 per_step 2" "4 0.5 1 per_layer 1" "4 0.4 2 per_step 1" "4 0.4 2 per_layer 1")
 
-# flags_of SCHEDULE ACCUMULATION: sets flags to those of a case.
+# flags_of SCHEDULE ACCUMULATION: sets flags to the case's.
 flags_of() {
   flags=("${common[@]}" --max_length 256 --per_device_train_batch_size 1 --gradient_accumulation_steps "$2"
     --gather_schedule "$1")
 }
 
-# run HOSTS GBPS RACKS NAME: trains with the flags, and records what iperf3 reaches beside it.
+# run HOSTS GBPS RACKS NAME: trains with the flags, and records iperf3's rate at the same time.
 run() {
   build "$1" "$2" "$3"
   reached >"$out/$4.gbps"

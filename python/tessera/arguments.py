@@ -23,10 +23,10 @@ from tessera.scratch import environment_local_rank
 
 @dataclass
 class TrainingArguments:
-    """``transformers.TrainingArguments``; what Tessera refuses raises a TesseraError with the reason.
+    """``transformers.TrainingArguments``; settings that Tessera refuses raise a TesseraError with the reason.
 
-    Two fields more: ``nproc_per_node``, ranks to start on this machine, and ``settings``, those of
-    ``tessera train`` that Transformers does not have (``{"zero_stage": 3, "fit": True}``).
+    Two more fields: ``nproc_per_node``, ranks to start on this machine, and ``settings``, those of ``tessera train``
+    that Transformers does not have (``{"zero_stage": 3, "fit": True}``).
     """
 
     output_dir: str | None = None

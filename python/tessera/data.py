@@ -134,7 +134,7 @@ class Spool:
         (self.folder / "end").touch()
 
     def _feed(self) -> bool:
-        """Until nobody wants more rows, or, true, until somebody wants all of them again."""
+        """Waits until no more rows are wanted, or returns true if all of them are wanted again."""
         again = self.folder / "again"
         for number, rows in enumerate(_groups(self._endless(), _ROWS_PER_FILE)):
             path = self.folder / f"{number}.jsonl"

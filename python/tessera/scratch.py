@@ -45,7 +45,7 @@ def run_folder() -> Iterator[tuple[Path, bool]]:
             time.sleep(0.05)
         yield path, False
         return
-    shutil.rmtree(path, ignore_errors=True)  # what a killed job with the same address has left
+    shutil.rmtree(path, ignore_errors=True)  # left over from a killed job with the same address
     path.mkdir(mode=0o700)
     try:
         yield path, True

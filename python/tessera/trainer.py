@@ -219,7 +219,7 @@ class Trainer:
     # --- how it is done
 
     def _prepare(self, folder: Path, resume_from_checkpoint: str | bool | None) -> Spool | None:
-        """Writes the settings of the run and what they name; returns who feeds its rows, if somebody has to."""
+        """Writes the settings of the run and the files they name; returns the feeder of its rows, if it needs one."""
         settings = self._read_settings()
         if resume_from_checkpoint is not None:
             settings["resume_from_checkpoint"] = resume_from_checkpoint

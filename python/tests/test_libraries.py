@@ -1,4 +1,4 @@
-"""Real libraries beside the package: what they hold is taken, and they read what runs write."""
+"""Real libraries beside the package: it takes their objects, and they read what runs write."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// A spelling of a value. Where a value has several, the first is the one that is shown.
+// A spelling of a value. If a value has several, the first is the one that is shown.
 template <typename T>
 struct Word {
   std::string_view text;

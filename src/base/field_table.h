@@ -27,7 +27,7 @@ class FieldTable {
   std::vector<std::string> names() const;
   // The help of a field. Error(kInternal) if the table has no such line.
   std::string help_of(std::string_view name) const;
-  // Gives a flag what the table says besides.
+  // Sets the remaining properties of a flag from the table.
   Flag& complete(Flag& flag) const;
 
   // Declares the flag of a field. `words` are the words of a choice, which must outlive the flags; an enum's

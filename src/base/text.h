@@ -70,8 +70,7 @@ std::string format_eta(const std::optional<double>& seconds);
 // characters that control the line or its direction, as \uNNNN (U+007F-9F, U+061C, U+200E-F, U+2028-E,
 // U+2066-9). JSON remains the same JSON.
 std::string visible_text(std::string_view text);
-// Like visible_text(), for one line: escapes newline and tab, too. printable() in text.h also cuts
-// it.
+// Like visible_text(), for one line: escapes newline and tab, too. printable() in text.h also cuts it.
 std::string visible_line(std::string_view text);
 
 }  // namespace tessera

@@ -29,8 +29,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// A new file in memory (memfd), closed by exec. One with a size has zeros and keeps that size, so that nobody
-// who maps it ever runs past its end. Not open, with errno set, if the system refuses.
+// A new file in memory (memfd), closed by exec. A file with a size has zeros and keeps that size, so that a
+// process that maps it never runs past its end. Not open, with errno set, if the system refuses.
 UniqueFd memory_file(const std::string& name, int64_t size_bytes = 0);
 
 }  // namespace tessera

@@ -73,8 +73,8 @@ class CheckpointCrash : public testing::Test {
     return look_at(disk);
   }
 
-  // After a power loss following the first `cut` changes: `fate_of` decides what happens to those that are
-  // not durable.
+  // Simulates a power loss after the first `cut` changes: `fate_of` decides the fate of changes that are not
+  // durable.
   Found look_at_loss(const DiskRecording& recording, const std::vector<DiskOp>& ops, size_t cut,
                      const std::function<Fate(const DiskOp&)>& fate_of) const {
     const std::vector<bool> durable = durable_ops(ops, cut);

@@ -1,4 +1,4 @@
-// Failing disks: the checkpoint fails with file and cause, older ones stay intact, and nobody hangs.
+// Failing disks: the checkpoint fails with file and cause, older ones stay intact, and no rank hangs.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>

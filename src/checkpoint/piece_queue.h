@@ -51,7 +51,7 @@ class PieceQueue {
   std::optional<Work> next();
   void set_read(size_t index);
   void set_written(size_t index);
-  // Sleeps until `time`, or less if somebody is waiting for the writer.
+  // Sleeps until `time`, or less if a thread is waiting for the writer.
   void sleep_until(std::chrono::steady_clock::time_point time);
 
   // For callers: a piece to encode into `memory`; call set_captured() afterwards.
@@ -66,7 +66,7 @@ class PieceQueue {
 
   // From now on the writer's sleeps return at once.
   void hurry();
-  // Wakes all waiters; nothing is handed out any more.
+  // Wakes all waiters; no more pieces are handed out.
   void close();
   bool is_closed();
 

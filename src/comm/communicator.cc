@@ -120,7 +120,7 @@ double Communicator::waited_s() const {
 }
 
 // Exchanges along the rails first, then every rank of a node reads the same table. Two tables alternate, so
-// nobody overwrites one that a slower rank is still reading.
+// that no rank overwrites one that a slower rank is still reading.
 void Communicator::gather(std::span<const std::byte> own, const OpLabel& label) {
   const int64_t size = std::ssize(own);
   TESSERA_CHECK(size <= kMaxValueBytes, "a value of {} bytes", size);

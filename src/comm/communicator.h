@@ -52,8 +52,8 @@ class Communicator {
   StoreClient* store() { return store_.get(); }  // nullptr in a world of one
   NodeGroup& node() { return *node_; }
   NetworkGroup& rail() { return *rail_; }  // member i is this local rank on node i
-  // Collective the first time: opens another group of these ranks, for transfers that go on while the rail is
-  // used.
+  // Collective the first time: opens another group of these ranks, for transfers that continue while the rail
+  // is in use.
   NetworkGroup& open_background_rail();
   // nullptr until then; any thread may ask.
   NetworkGroup* background_rail() const { return background_.opened; }

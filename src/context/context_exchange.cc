@@ -12,8 +12,7 @@
 namespace tessera {
 namespace {
 
-// Stages of an exchange; a rank's counter has the number of the last exchange that reached the
-// stage.
+// Stages of an exchange; a rank's counter has the number of the last exchange that reached the stage.
 enum Channel : int64_t { kPacked, kArrived, kTaken, kNumChannels };
 
 // Each block begins with a line that says whether its sender wants to abandon the pass.
@@ -196,7 +195,7 @@ void ContextExchange::exchange(int64_t row_bytes, int64_t num_tokens, Pack pack,
   const auto wait_for = [&](int local, Channel channel, uint64_t number) {
     counters_.wait(local_rank_of(local), channel, number, label, block_bytes_);
   };
-  // Nobody reads the boxes of the exchange before any more.
+  // The boxes of the previous exchange must have been read.
   for (int local = 0; local < team_.local_size; ++local) wait_for(local, kTaken, number_);
   ++number_;
   pack_all(row_bytes, num_tokens, pack);

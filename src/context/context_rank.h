@@ -30,8 +30,7 @@ class ContextRank {
   // This rank's slice of the next pass, which is of these rows on all members of the team. Valid until the
   // next call.
   const PackedBatch& take_slice(const PackedBatch& rows);
-  // Position of the slice's token `token` in the rows, and the number of its tokens that are in the
-  // rows.
+  // Position of the slice's token `token` in the rows, and the number of its tokens that are in the rows.
   int64_t token_of_rows(int64_t token) const { return token * team_.size + team_.index; }
   int64_t num_tokens_of_rows() const { return num_tokens_of_rows_; }
 

@@ -37,7 +37,7 @@ Hash128 cache_key(const Request& request, std::span<const Hash128> hashes, bool 
                                      hashes, as_before));
 }
 
-// Rows that are the same as before have the key that they had, so that runs go on with them.
+// Unchanged rows keep their earlier key, so that runs resume with them.
 std::string fingerprint_of(const Request& request, std::span<const Hash128> hashes,
                            const CacheTrailer& trailer) {
   const bool may_differ =

@@ -166,7 +166,7 @@ TEST_F(DatasetTest, RowsWithAnEmptyTextAreTheirEndOfText) {
   options.sources[0].format.drops_empty_text = true;
   EXPECT_THAT(texts_of(open(options)), ElementsAre("a b</s>", "c</s>"));
   EXPECT_NE(open(options).fingerprint(), dataset.fingerprint());
-  // Where no text is empty, the rows are those of earlier versions, whose runs go on with them.
+  // If no text is empty, the rows are those of earlier versions, whose runs resume with them.
   folder_.write("b.jsonl", "{\"text\": \"a b\"}\n{\"text\": \"c\"}\n");
   options = options_for({"b.jsonl"});
   const std::string fingerprint = open(options).fingerprint();

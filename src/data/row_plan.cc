@@ -96,7 +96,7 @@ FirstRows read_first_rows(const fs::path& file, const RowFormat& format, const R
 
 bool is_pretokenized(const SourceFile& file) { return input_kind(file.path) == InputKind::kPretokenized; }
 
-// Columns of images and the like are often of a type that cannot be read.
+// Columns of images and similar data often have a type that cannot be read.
 void check_unreadable_columns(const fs::path& file) {
   for (const std::string& column : open_records(file, /*text_per_line=*/false)->unreadable_columns()) {
     if (media_name(column) != MediaName::kNone) {

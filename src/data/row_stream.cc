@@ -96,7 +96,7 @@ RowStream::RowStream(const RowPlan& plan, const RowOptions& options, const Token
 
 bool RowStream::open_next_file() {
   if (batch_.next_file) {
-    if (count_ > 0) return false;  // those that are there need not wait
+    if (count_ > 0) return false;  // the available ones need not wait
     file_ = batch_.next_file();
     if (file_ == nullptr) return false;
   } else {

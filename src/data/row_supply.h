@@ -18,7 +18,7 @@ class RowSupply {
   // The rows of all blocks, once the last one or what is beyond it was found, if they can be read again from
   // the first one on.
   virtual std::optional<int64_t> num_rows() const = 0;
-  // No rank needs the blocks before this one any more.
+  // Releases the blocks before this one: no rank needs them.
   virtual void release_before(int64_t block) const = 0;
 };
 

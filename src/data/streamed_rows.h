@@ -1,4 +1,4 @@
-// Rows of a dataset that are tokenized in the background while training uses those that are there.
+// Rows of a dataset that are tokenized in the background while training uses the available ones.
 #pragma once
 
 #include <atomic>
@@ -23,19 +23,19 @@
 
 namespace tessera {
 
-// Every block of rows is a cache file of its own, KEY-N.tokens, and KEY.end says how many there are. One
-// process of a machine makes them, in order, with one thread of low priority; the others wait for the files,
-// and one of them takes over if it ends. Blocks that an earlier run has made are there at once.
+// Every block of rows is a cache file of its own, KEY-N.tokens, and KEY.end has their number. One process of
+// a machine makes them, in order, with one thread of low priority; the others wait for the files, and one of
+// them takes over if it ends. Blocks that an earlier run has made are there at once.
 //
-// The rows of a spool are there once: their blocks are files in the spool, made at most two ahead of the one
-// that is asked for, and deleted when they are released. A run that resumes is fed all rows again, and
-// releases those before its first step unwritten.
+// The rows of a spool are there once: their blocks are files in the spool, made at most two ahead of the
+// requested one, and deleted when they are released. A run that resumes is fed all rows again, and releases
+// those before its first step unwritten.
 class StreamedRows final : public RowSupply {
  public:
-  // Begins to tokenize. `sources` and `options` are those of Dataset::open(); KEY covers the settings and
-  // the contents of the files, hashed by `pool`; of more than 256 MiB only their sizes and their first and
-  // last bytes, as reading all would take as long as tokenizing; of a spool, for whose first rows this waits,
-  // the settings alone. `tokenizer` must outlive this. Errors as Dataset::open().
+  // Begins to tokenize. `sources` and `options` are those of Dataset::open(); KEY covers the settings and the
+  // contents of the files, hashed by `pool`; above 256 MiB it covers only their sizes and their first and
+  // last bytes, as reading all would take as long as tokenizing; for a spool, whose first rows this waits
+  // for, it covers the settings alone. `tokenizer` must outlive this. Errors as Dataset::open().
   StreamedRows(std::span<const DataSource> sources, const DatasetOptions& options, const Tokenizer* tokenizer,
                int64_t vocab_size, ThreadPool& pool);
   ~StreamedRows() override;  // stops tokenizing

@@ -125,7 +125,7 @@ class Forecaster {
     }
     if (!request.zero.quantized_gradients) {
       quantized.zero.quantized_gradients = GradientCode::kInt4;
-      // Their errors take memory that something else may have been chosen to use.
+      // The errors take memory that the plan may have spent on something else.
       quantized = planner_.choose_memory(machine_, quantized.zero);
       planner_.fill_memory(quantized, machine_, &plan);
       out.int4_gradients = forecast_exchange(quantized, plan.wire);

@@ -1,5 +1,5 @@
-// Forecasts what a run will take before any of it exists: memory per rank and node, bytes between nodes, step
-// time. Needs only the model's shape and the settings, neither weights nor data.
+// Forecasts a run before any of it exists: memory per rank and node, bytes between nodes, step time. Needs
+// only the model's shape and the settings, neither weights nor data.
 #pragma once
 
 #include <cstdint>

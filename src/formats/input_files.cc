@@ -363,7 +363,7 @@ void check_input_content(const InputFile& file, InputUse use, bool skip_invalid_
     fail(ExitCode::kBadData, "{}: expected data, found {}", printable(file.path().string(), 200),
          kLfsPointer);
   }
-  // Their readers say what else is wrong.
+  // Their readers report other errors.
   if (kind == InputKind::kPretokenized || kind == InputKind::kParquet || is_compressed(file.path())) return;
   const FileKind found = kind_of_head(head, file.size_bytes());
   const bool is_left_out = skip_invalid_utf8 && !starts_as_utf8(head);

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Takes every value and keeps what the parser says of the first error.
+// Accepts every value and keeps the parser's message for the first error.
 class ErrorKeeper : public nlohmann::json_sax<Json> {
  public:
   explicit ErrorKeeper(std::string_view text) : text_(text) {}

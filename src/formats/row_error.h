@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-// One row is bad; the reader that threw this goes on with the next row if it is asked to. Any other Error
-// means that the file cannot be read further.
+// One row is bad; the reader that threw this continues with the next row if asked to. Any other Error means
+// that the file cannot be read further.
 class RowError : public Error {
  public:
   using Error::Error;

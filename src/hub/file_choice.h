@@ -10,9 +10,8 @@
 
 namespace tessera {
 
-// Globs of `data_files` in a data set's card: '*' and '?' match no slash, "**" any text and "**/" also
-// none, [abc] and [!a-z] one character of a set; takes time in proportion to the product of both
-// lengths.
+// Globs of `data_files` in a data set's card: '*' and '?' match no slash, "**" any text and "**/" also none,
+// [abc] and [!a-z] one character of a set; takes time in proportion to the product of both lengths.
 bool matches_path_glob(std::string_view glob, std::string_view path);
 
 // Endings of data files, also before .gz or .zst, and the name of the format in Hugging Face's datasets

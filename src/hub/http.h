@@ -27,7 +27,7 @@ struct HttpRequest {
 struct HttpAnswer {
   int status = 0;
   HttpHeaders headers;
-  std::string body;  // what the sink did not take
+  std::string body;  // the part that the sink did not take
 
   std::string header(const std::string& name) const;  // "" if there is none
 };

@@ -223,7 +223,7 @@ class HubClient::RangeTransfer {
   bool is_done() const { return at_ == end_ || is_stopped_; }
   bool lacks_ranges() const { return lacks_ranges_; }
   void give_up_ranges() { lacks_ranges_ = true; }
-  // Since the last call: enough to go on for as long as it takes.
+  // Whether enough has arrived since the last call to keep trying.
   bool made_progress() { return std::exchange(num_new_, 0) >= kMinProgressBytes; }
 
  private:

@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-// Where the content of a file is and what it has to be.
+// The location of a file's content and the checks it must pass.
 struct FileSource {
   std::string path;
   std::string etag;

@@ -32,7 +32,7 @@ struct HubSettings {
 using HubVariables = std::function<std::optional<std::string>(const std::string&)>;
 
 // Error(kNoInput) if the token's file cannot be read, kBadConfig for a value that is not valid. The token
-// file is that of `hf auth login`: HF_TOKEN_PATH, or HF_HOME/token.
+// file is the one of `hf auth login`: HF_TOKEN_PATH, or HF_HOME/token.
 HubSettings hub_settings(const HubVariables& variables);
 HubSettings hub_settings();  // of this process
 

@@ -35,8 +35,8 @@ struct AsyncFileStatistics {
   }
 };
 
-// The file has no name once it is open, so its space is freed however the process ends, and two runs that
-// were given the same path do not meet. Its space is allocated at the start; it reads as zeros until written.
+// The file has no name once it is open, so its space is freed however the process ends, and two runs with the
+// same path do not collide. Its space is allocated at the start; it reads as zeros until written.
 //
 // Transfers run in the background in about the order in which they were started; ones that overlap, unless
 // both read, must be separated by wait(). Memory of a transfer belongs to it until wait() has returned or the

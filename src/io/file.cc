@@ -53,13 +53,13 @@ bool lock_file(int fd) {
   int status = 0;
   do status = ::flock(fd, LOCK_EX);
   while (status != 0 && errno == EINTR);
-  if (status != 0) return true;  // no locks here, so nobody removes files either
+  if (status != 0) return true;  // no locks here, so files are not removed either
   struct stat file = {};
   return ::fstat(fd, &file) != 0 || file.st_nlink > 0;
 }
 
-// Whether nobody holds the lock of the file at `path`, open as `fd`. Takes the lock, so that a process that
-// has just created the file waits and then sees that it is gone.
+// Whether the lock of the file at `path`, open as `fd`, is free. Takes the lock, so that a process that has
+// just created the file waits and then sees that it is gone.
 bool is_abandoned(int fd, const std::filesystem::path& path) {
   struct stat opened = {};
   struct stat named = {};

@@ -241,7 +241,7 @@ TEST(RemoveAbandonedFiles, RemovesThoseOfKilledProcessesOnly) {
   EXPECT_EQ(remove_abandoned_files(folder / "absent", ".tokens"), 0);
 }
 
-// Writers and removers run concurrently: nobody's file may vanish.
+// Writers and removers run concurrently: no writer's file may vanish.
 TEST(RemoveAbandonedFiles, DoesNotDisturbThoseWhoWrite) {
   const TestFolder folder;
   std::atomic<bool> done = false;

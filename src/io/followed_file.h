@@ -26,7 +26,7 @@ class FollowedFile {
   // Error(kIoError) if the file cannot be read, kBadData for a line beyond 16 MiB.
   News read_news();
 
-  // The next call begins anew, with restarted.
+  // The next call starts from the beginning, with restarted set.
   void rewind() { must_restart_ = true; }
 
   // Whether it exists, and Unix seconds of its last change.

@@ -48,8 +48,8 @@ std::string many_times(const std::string& expression) {
          " %}{% endfor %}{% endfor %}";
 }
 
-// Whatever an operation on text does, doing it again and again uses up the steps or the memory. The limit of
-// time is many times what an idle machine takes.
+// Any operation on text uses up the steps or the memory if repeated often enough. The time limit is many
+// times what an idle machine takes.
 TEST(JinjaLimits, EveryOperationOnLongTextTakesSteps) {
   const std::vector<std::string> operations = {"s ~ 'x'",
                                                "s + s",

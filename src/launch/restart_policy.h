@@ -19,7 +19,7 @@ bool may_restart(const LaunchPlan& plan);
 //     end of a start                                restart?
 //     success, or a signal to this agent            no
 //     exit codes that would recur                   no
-//     the agent of node 0 is gone                   no (75): nobody hosts the meeting
+//     the agent of node 0 is gone                   no (75): the meeting has no host
 //     SIGTERM to another node's agent               free, if may_restart()
 //     a node, a network or peers gone or silent     likewise free, --max_idle_restarts in a row
 //     a rank killed, exit codes that may not recur  counted, while --max_restarts allows

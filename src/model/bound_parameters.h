@@ -21,7 +21,7 @@ namespace tessera {
 // group is complete.
 using GradientWatch = std::function<void(const Parameter& parameter, ConstTensorView gradient)>;
 
-// Packed forms kept of every matrix: none, the one that forward takes, or that of backward too.
+// Packed forms kept of every matrix: none, forward's, or backward's too.
 enum class FormsKept { kNone = 0, kForward = 1, kAll = 2 };
 
 class BoundParameters {
@@ -36,20 +36,20 @@ class BoundParameters {
   const ParameterLayout& layout() const { return layout_; }
   int64_t num_groups() const { return std::ssize(layout_.groups()); }
 
-  // Bytes of all weights as they are kept: of the flat array of layout(), or fewer with quantised ones. They
+  // Bytes of all weights as they are kept: of the flat array of layout(), or fewer with quantized ones. They
   // are in the order of layout(), and group `group` (or the end, after the last) begins at the second.
   int64_t stored_bytes() const { return stored_begins_.back(); }
   int64_t stored_begin(int64_t group) const { return stored_begins_[static_cast<size_t>(group)]; }
   // Where a parameter is kept whose group begins at `of_group`: as elements in the model's dtype, or as rows
-  // of a quantised matrix.
+  // of a quantized matrix.
   struct Place {
-    std::byte* elements = nullptr;  // null: quantised
+    std::byte* elements = nullptr;  // null: quantized
     QuantizedMatrix<std::byte> matrix = {};
     int64_t first_row = 0;
   };
   Place place_of(const Parameter& parameter, std::byte* of_group) const;
 
-  // The flat arrays of layout().num_elements(): weights (U8 [stored_bytes()] if some are quantised), and
+  // The flat arrays of layout().num_elements(): weights (U8 [stored_bytes()] if some are quantized), and
   // gradients F32 or empty.
   void bind(TensorView flat_weights, TensorView flat_gradients);
   void bind(ParameterAccess& access);
@@ -98,8 +98,8 @@ class BoundParameters {
   // Binds a group that is, or is about to be, open at `data`.
   void bind_opened_weights(int64_t group, std::byte* data);
   int64_t packed_bytes(int64_t group, FormsKept kept) const;
-  // Points all matrices to their packed forms in packed_memory_, or those of one group to theirs in `memory`
-  // (nullptr: not kept).
+  // Points all matrices to their packed forms in packed_memory_, or one group's matrices to theirs in
+  // `memory` (nullptr: not kept).
   void assign_packed_forms();
   void assign_packed_forms(int64_t group, std::byte* memory);
   void pack_group(int64_t group, const PackShare& share);

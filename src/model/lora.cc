@@ -61,7 +61,7 @@ std::vector<std::string> adaptable_modules(std::span<const ModelTensor> tensors)
   return modules;
 }
 
-// All modules of the model but those that can have adapters, as PEFT would find them.
+// All modules of the model except those that can have adapters, as PEFT would find them.
 std::set<std::string> other_modules(std::span<const ModelTensor> tensors) {
   std::set<std::string> modules = {"lm_head", "model.rotary_emb"};
   for (const ModelTensor& tensor : tensors) {

@@ -2,11 +2,10 @@
 // are in memory. An input is written while the next layers compute, and read while the backward of the layers
 // above it computes; the last kSlots inputs never leave memory.
 //
-//   slot = layer % kSlots    forward, layer i:    waits for input i + 1 - kSlots, whose slot its output
-//   takes;
-//                                                 then input i is written
-//                            backward, layer i:   waits for input i; then input i - kSlots is read into its
-//                            slot
+// Input i uses slot i % kSlots:
+//
+//   forward, layer i     waits for input i + 1 - kSlots, whose slot its output takes; then input i is written
+//   backward, layer i    waits for input i; then input i - kSlots is read into its slot
 #pragma once
 
 #include <array>

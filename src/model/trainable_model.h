@@ -1,5 +1,5 @@
 // A language model as training, sharding, planning and checkpoints see it: forward, loss and explicit
-// backward over packed tokens. Single process; knows nothing of ranks, optimizer or files.
+// backward over packed tokens. Single process, independent of ranks, optimizer and files.
 //
 // A model is a stack of parameter groups: 0 the embedding, then one per layer, the last one the head (final
 // norm, projection to logits, loss); with tied embeddings the head also uses group 0. A family (model/llama)
@@ -123,8 +123,8 @@ class TrainableModel {
   ActivationBytes reserved_bytes() const;
 
   // Adds d(grad_scale * sum of token losses) / dw to the gradients or, for the first micro-batch of a step,
-  // overwrites them (alignment gaps stay as they are); of a slice, what its own tokens contribute. Returns
-  // the unscaled sum. Ids must be below vocab_size, the batch within the limits (TESSERA_CHECK). If the last
+  // overwrites them (alignment gaps stay as they are); a slice contributes only its own tokens. Returns the
+  // unscaled sum. Ids must be below vocab_size, the batch within the limits (TESSERA_CHECK). If the last
   // micro-batch of a step asks for the sum of squares, it covers all gradients, without another pass over
   // those of matrices.
   LossSums forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing = 0,
@@ -181,7 +181,7 @@ class TrainableModel {
   const Dropout* adapter_dropout() const {
     return is_training_ && dropout_.probability > 0 ? &dropout_ : nullptr;
   }
-  // Shows what a part of a layer has computed.
+  // Shows the result of a part of a layer.
   void show(int64_t layer, const char* part, ConstTensorView values_TD) const {
     if (watch_) watch_(layer, part, values_TD);
   }

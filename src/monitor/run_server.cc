@@ -76,7 +76,7 @@ RunServer::RunServer(const RunSpec& spec, Communicator& comm, const std::string&
       web_(options) {
   add(health_);
   if (comm.world().rank == 0) add(run_metrics_);
-  // Open as those of Prometheus's own exporters are, unless there is a token for them.
+  // Open like Prometheus's own exporters, unless there is a token for them.
   web_.add("/metrics", options.token.empty() ? WebServer::Access::kOpen : WebServer::Access::kToken,
            [this](const WebRequest& request) { return metrics_response(request); });
   web_.add("/healthz", WebServer::Access::kOpen, [this](const WebRequest&) {

@@ -20,7 +20,7 @@ namespace tessera {
 //   /healthz   200 while the run makes progress, 503 if it has stalled; JSON with step and phase
 //   /readyz    200 once a step is finished in this process
 //   /          with report_to dashboard, on rank 0 of the run: its page (page/dashboard.h)
-// A server with a token asks for it on all but /healthz and /readyz.
+// A server with a token requires it for everything except /healthz and /readyz.
 class RunServer final : public ObserverList {
  public:
   // Listens from now on, so that loading is seen as well. nullptr if the arguments ask for nothing, or on a

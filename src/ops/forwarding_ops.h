@@ -101,7 +101,7 @@ class ForwardingOps : public Ops {
 
  protected:
   // The hook: `run` makes the other Ops carry out the call. Called exactly once, or never by Ops that compute
-  // nothing: numbers are then zero.
+  // nothing: numbers are zero in that case.
   virtual void around(const OpCall& /*call*/, FunctionRef<void()> run) { run(); }
 
  private:

@@ -79,7 +79,7 @@ class Ops {
   // y_TN = x_TK w_NK^T + bias_N (bias may be empty). y may be A or F32.
   virtual void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
                       TensorView y_TN) = 0;
-  // dx_TK = dy_TN w_NK, or += (not with a quantised weight). dx may be A or F32.
+  // dx_TK = dy_TN w_NK, or += (not with a quantized weight). dx may be A or F32.
   virtual void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
                                      Update update) = 0;
   // dw_NK = or += dy_TN^T x_TK (F32).

@@ -180,8 +180,8 @@ TEST(OptimizerState, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
   }
 }
 
-// Stochastic rounding goes by an element's place among all parameters, whoever owns it and wherever its state
-// is.
+// Stochastic rounding depends on an element's position among all parameters, not on its owner or where its
+// state is.
 TEST(AdamWHalf, AShardEqualsTheWhole) {
   TrainingRun whole(DType::kBF16, {}, 2, std::make_unique<AdamWHalf>(OptimizerSpec{}));
   TrainingRun other_threads(DType::kBF16, {}, 1, std::make_unique<AdamWHalf>(OptimizerSpec{}));

@@ -10,8 +10,8 @@ namespace tessera {
 namespace {
 
 // Large enough for a disk (2 MiB of every float32 tensor), small enough that the smallest ring of chunks is
-// nothing beside the state. Few elements are cut into 64 chunks. A multiple of what the smallest type needs
-// for kDirectAlignment bytes, and of every block of codes.
+// negligible beside the state. Few elements are cut into 64 chunks. A multiple of the elements that the
+// smallest type needs for kDirectAlignment bytes, and of every block of codes.
 constexpr int64_t kMaxChunkElements = int64_t{1} << 19;
 constexpr int64_t kMinChunkElements = kDirectAlignment;
 constexpr int64_t kWantedChunks = 64;
@@ -78,7 +78,7 @@ void StateFile::settle(Slot& slot) {
 }
 
 // Takes the slot that has not been used for the longest time. Its chunk may still be on its way to the disk:
-// as all later transfers wait with this one until it is there, whoever reads the chunk again reads what was
+// as all later transfers wait with this one until it is there, a later read of the chunk gets what was
 // written.
 StateFile::Slot& StateFile::fetch(int64_t chunk) {
   Slot* slot = find(chunk);

@@ -63,7 +63,7 @@ class StateFile {
   // The chunk in memory, which one thread at a time may change until open() is called again; in the meantime
   // the chunks up to `end` and those announced are read.
   const Parts& open(int64_t chunk, int64_t end);
-  // The chunks to be opened after those of the next open().
+  // Announces the chunks to be opened after those of the next open().
   void announce(int64_t chunk, int64_t end);
 
   // Call body(values, first, done, count) for the pieces of elements [begin, begin + count) of a part:
@@ -121,7 +121,7 @@ class StateFile {
   void fetch_ahead();
   void settle(Slot& slot);  // waits for its transfer
   std::span<std::byte> memory(const Slot& slot) const;
-  // Some elements of a chunk, among those that are asked for.
+  // A part of a chunk, within the requested elements.
   struct Piece {
     std::byte* values;  // of the part, from the first of the chunk on
     int64_t first;

@@ -1,5 +1,5 @@
-// Where the state of a range of parameters is: its parts (the tensors of the optimizer and, with BF16
-// weights, the remainders of the masters) in memory or in files, and what they take there.
+// The layout of the state of a range of parameters: its parts (the tensors of the optimizer and, with BF16
+// weights, the remainders of the masters) in memory or in files, and their sizes there.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct ParameterRange {
   bool weight_decay;
   int64_t gradient_begin = begin;
   int64_t state_begin = begin;
-  int64_t first_element = begin;  // among those of all parameters, whoever owns them
+  int64_t first_element = begin;  // counted over all parameters, whoever owns them
   ParameterShape shape = {};      // if it matters to the optimizer: of the whole parameter
 };
 

@@ -38,7 +38,7 @@ class StatePlace {
     return false;
   }
 
-  // Frees what the tensors take in files: there are no more updates, and only masters are read or written
+  // Frees the space of the tensors in files: there are no more updates, and only masters are read or written
   // from now on.
   virtual void discard_tensors() {}
   // Traffic of the files, added up; zeros without any.

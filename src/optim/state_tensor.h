@@ -35,8 +35,8 @@ enum class StateExtent {
 };
 inline constexpr size_t kNumStateExtents = 6;
 
-// A tensor of optimizer state. The i-th value that belongs to a parameter is that of its i-th element to
-// whoever stores or moves values by elements; the elements after the last value have none.
+// A tensor of optimizer state. Code that stores or moves values by elements takes the i-th value of a
+// parameter for its i-th element's; the elements after the last value have none.
 struct StateTensor {
   std::string_view name;  // as in torch.optim, and in checkpoints: "exp_avg"
   // In memory and in checkpoints: F32, BF16, or the codes of kernels/block_code (I8, U8), whose blocks begin

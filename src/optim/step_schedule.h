@@ -1,4 +1,4 @@
-// Schedules that depend on the step alone, and what makes those of DeepSpeed (deepspeed_schedule.cc).
+// Schedules that depend on the step alone, and the factory of DeepSpeed's (deepspeed_schedule.cc).
 #pragma once
 
 #include <cstdint>

@@ -325,8 +325,8 @@ std::string node_advice(const TrainableModel& model, const MemoryRequest& reques
                         const std::vector<MemoryAlternative>& alternatives) {
   if (model.device().own_memory()) return "";  // runs on one card
   std::vector<MemoryAlternative> candidates;
-  // Updates in the backward pass of several ranks need more than this request says (clip_mode, for one);
-  // weights beside adapters are on the disk of one rank alone.
+  // Updates in the backward pass of several ranks have more requirements than this request (clip_mode, for
+  // one); weights beside adapters are on the disk of one rank alone.
   if (!request.zero.optimizer_in_backward && !request.zero.frozen_folder)
     candidates.push_back({"", request, {}});
   candidates.push_back(sharded({"", request, {}}));

@@ -64,7 +64,7 @@ struct MemoryRequest {
   ZeroSettings zero;  // its weight_dtype is ignored; the model's counts
 };
 
-// The weights beside which adapters are trained; 0 if the weights themselves are.
+// Number of frozen parameters beside adapters; 0 if all weights are trained.
 int64_t frozen_parameters(const TrainableModel& model);
 // "8,030,261,248 parameters", or "20,971,520 parameters in adapters of 8,030,261,248".
 std::string parameters_text(int64_t num_parameters, int64_t num_frozen);

@@ -81,7 +81,7 @@ RunPlanner::RunPlanner(const RunSpec& spec, const TrainableModel& model, const B
   max_pass_tokens_ = data_.largest_pass(micro_batches_per_pass_);
 }
 
-// Evaluation batches are cut to what training needs anyway; only a longer row asks for more.
+// Evaluation batches are cut to the size of training's; only a longer row needs more.
 ActivationLimits RunPlanner::limits_for(int64_t batch_size, int64_t max_row_length,
                                         bool gradient_checkpointing) const {
   const int64_t train_row = std::min(data_.max_row_length, max_row_length);

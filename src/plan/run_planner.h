@@ -76,7 +76,7 @@ class RunPlanner {
 
  private:
   ActivationLimits limits_for(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) const;
-  // Workspace of the optimizer: what the largest parameter that cannot be cut needs.
+  // Workspace of the optimizer: that of the largest parameter that cannot be cut.
   int64_t update_workspace_bytes(int64_t num_threads) const;
   MemoryRequest make_request(const MachineFacts& machine) const;
   bool fits(const MemoryRequest& request, const MachineFacts& machine) const;

@@ -1,4 +1,4 @@
-// Random runs on random machines: a plan depends on its inputs alone, and what it says fits, fits.
+// Random runs on random machines: a plan depends on its inputs alone, and a run that fits by the plan fits.
 #include "plan/run_planner.h"
 
 #include <gmock/gmock.h>

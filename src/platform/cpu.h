@@ -75,10 +75,10 @@ struct CpuLimits {
   // core's caches.
   int64_t threads_per_core(int64_t num_threads) const;
   // The processor to pin each of `num_threads` threads to: one per core, or one per processor in the mask,
-  // where neighbours, which read adjacent data, share a core. Empty for other thread counts and if the quota
-  // covers fewer processors: placement is then left to the system, because with fewer threads every process
-  // would choose the same processors. A single thread is left to the system too: it knows where there is
-  // room.
+  // where neighbours, which read adjacent data, share a core. Empty for other thread counts and if the
+  // quota covers fewer processors: placement is left to the system, because with fewer threads every
+  // process would choose the same processors. A single thread is left to the system too: it knows where
+  // there is room.
   std::vector<int> pinned_cpus(int64_t num_threads) const;
   bool can_pin(int64_t num_threads) const { return !pinned_cpus(num_threads).empty(); }
   // Whether a waiting thread may spin before it sleeps: each has a processor and the quota to use it.

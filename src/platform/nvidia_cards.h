@@ -71,9 +71,9 @@ struct NvidiaCards {
   bool is_empty() const { return error.empty() && cards.empty(); }
 };
 
-// Empty where there is no library, no driver or no card; cards that the system keeps from this process are
-// left out. Takes some milliseconds for a card; the first call may take seconds, if nothing else uses the
-// driver. Any thread may ask. The default library is opened once, another one at each call; none is unloaded.
+// Empty if there is no library, no driver or no card; cards that the system keeps from this process are left
+// out. Takes some milliseconds per card; the first call may take seconds, if nothing else uses the driver.
+// Thread-safe. The default library is opened once, another one at each call; none is unloaded.
 NvidiaCards nvidia_cards(const std::string& library = std::string(kNvmlLibrary));
 
 }  // namespace tessera

@@ -9,8 +9,7 @@
 
 namespace tessera {
 
-// Traffic of a rank in a step, with concurrent reads of a checkpoint, and the rank's wait for
-// it.
+// Traffic of a rank in a step, with concurrent reads of a checkpoint, and the rank's wait for it.
 struct DiskUse {
   int64_t read_bytes = 0;
   int64_t written_bytes = 0;

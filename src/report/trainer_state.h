@@ -58,7 +58,7 @@ std::string trainer_state_json(const TrainerState& state, bool should_save, bool
 // Text of a JSON object with log_history alone, for repeated use: only new entries are converted.
 class LogHistoryText {
  public:
-  // `history` must begin with that of the previous call. The result is valid until the next call.
+  // `history` must begin with the previous call's. The result is valid until the next call.
   const std::string& of(const std::vector<LogEntry>& history);
 
  private:

@@ -80,7 +80,7 @@ constexpr auto choice_words(AutoChoice) {
   return std::to_array<Word<AutoChoice>>({{"auto", kAuto}, {"always", kAlways}, {"never", kNever}});
 }
 
-// Where offloaded state is: kNone and kCpu are both memory but for weights beside a card.
+// The place of offloaded state: kNone and kCpu are both memory, except for weights beside a card.
 enum class OffloadDevice { kNone, kCpu, kNvme };
 constexpr auto choice_words(OffloadDevice) {
   using enum OffloadDevice;

@@ -354,8 +354,8 @@ std::string_view trl_default(std::string_view name) {
                                    : "";
 }
 
-// nullopt: null is the default. Otherwise a setting without a value is refused, as whatever it would be set
-// to may be something else than the program that the file was written for takes.
+// nullopt: null is the default. Otherwise a setting without a value is refused, as our default may differ
+// from that of the program the file was written for.
 std::optional<std::vector<std::string>> words_of_null(const ConfigSetting& setting, const Flag& flag,
                                                       const std::string& origin) {
   for (const NullMeaning& meaning : kNullMeanings) {

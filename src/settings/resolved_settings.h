@@ -20,7 +20,7 @@ struct ResolvedSetting {
       source;  // "run.yaml:7", "ds.json: zero_optimization.stage", "from dtype"; "" where none is needed
 };
 
-// Tells what each setting has become, in the order of the flags: `spec` is read_run_spec(table, given, ...).
+// The resolved value of each setting, in the order of the flags: `spec` is read_run_spec(table, given, ...).
 std::vector<ResolvedSetting> settings_with_origins(const FlagTable& table, const RunSpec& given,
                                                    const RunSpec& spec);
 

@@ -343,7 +343,7 @@ struct RunSpec {
   // From a signal to the end of the process.
   double time_to_end_s() const { return std::min(grace_period_s, launch.grace_s); }
   uint64_t shuffle_seed() const { return static_cast<uint64_t>(data.seed.value_or(seed)); }
-  // Everything but the number of rows. Its world size is that of ranks, or teams, with rows of their own.
+  // Everything except the number of rows. `world_size` counts ranks or teams with rows of their own.
   BatchPlanOptions batch_options(int64_t world_size) const;
 };
 

@@ -66,7 +66,7 @@ class ParameterStore final : private ParameterAccess {
   // A parameter with a non-finite gradient among those this rank has reduced; "" = none.
   std::string not_finite_gradient() const;
   // One update, group by group, calling `before_change` (if set) before each. No rank may still be using the
-  // old weights. Afterwards the model has the new ones, or gets those of each group when it opens it.
+  // old weights. Afterwards the model has the new ones, or gets each group's when it opens it.
   void update(const OptimizerStep& step, const ChangeHook& before_change);
   // Completes an update that overlaps the passes after it. Not collective; settle_state() does the same.
   void finish_update() { update_->finish(); }
@@ -90,8 +90,8 @@ class ParameterStore final : private ParameterAccess {
   // The tensors of the state, besides the master weights: the optimizer's, then kGradientFeedback or
   // kOuterMomentum where it is kept. The list outlives every checkpoint.
   StateTensors state_tensors() const { return state_tensors_; }
-  // Where nodes train on their own: all take the same weights, those that are saved. `before_change` as
-  // below.
+  // If nodes train on their own: gives all of them the same weights, the ones that are saved. `before_change`
+  // as below.
   void synchronize(const ChangeHook& before_change);
   // Call after a step, before its state is read to be saved: ranks hand over to the owners what they hold for
   // elements of others. The run continues as one that resumes from what is saved, not as if nothing had been

@@ -1,8 +1,8 @@
 // Memory by device, and the only copies between a device and the host.
 //
-// A device carries out what the host asks of it, operations (ops/ops.h) and copies, in the order in which it
-// is asked. The host may run ahead of it, except where it receives a result. Copies of a CopyQueue are made
-// beside that order.
+// A device carries out the host's requests, operations (ops/ops.h) and copies, in the order in which they are
+// made. The host may run ahead of it, except where it receives a result. Copies of a CopyQueue are outside
+// that order.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace tessera {
 
 class DeviceBuffer;
 
-// Copies in their own order, beside what a device is asked otherwise. One thread at a time.
+// Copies in their own order, outside the order of the device's other work. One thread at a time.
 class CopyQueue {
  public:
   // The number of a copy.

@@ -70,7 +70,7 @@ class BasicTensorView {
   Device& device() const { return is_on_host() ? host_device() : *device_; }
   // Where the device finds the elements. The host may compare addresses; it reads through bytes() or as().
   Byte* address() const { return data_; }
-  // The host's way to the bytes; asking for those of another device is a bug.
+  // The host's way to the bytes; asking for another device's is a bug.
   Byte* bytes() const {
     if (!is_on_host()) refuse_host_access(*device_, shape_);
     return data_;

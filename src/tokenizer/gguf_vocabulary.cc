@@ -123,7 +123,7 @@ std::vector<float> scores_from_merges(const BpeTables& tables, const Vocabulary&
     const auto at = ids.find(joint);
     if (at == ids.end()) continue;  // BpeModel has refused it
     float& score = scores[static_cast<size_t>(at->second)];
-    // A merge after those of another token.
+    // The merge comes after those of another token.
     if (score <= 0 && at->second != last) others.insert(at->second);
     if (score > 0) score = -static_cast<float>(num_scored++);
     last = at->second;

@@ -39,7 +39,7 @@ class Tokenizer {
   static Tokenizer open(const std::filesystem::path& path);
   // nullopt for a folder without tokenizer.json.
   static std::optional<Tokenizer> open_if_any(const std::filesystem::path& path);
-  // Warns if Transformers 5 opens the folder's files otherwise beside a model of this type.
+  // Warns if Transformers 5 opens the folder's files differently beside a model of this type.
   static void check_beside(const std::filesystem::path& folder, const std::string& model_type);
   static Tokenizer parse(std::string_view json, const std::string& origin, TokenizerOptions options = {});
   ~Tokenizer();

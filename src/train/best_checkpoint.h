@@ -15,7 +15,7 @@ namespace tessera {
 
 // Where the run has its checkpoint of this step, or would have it.
 std::filesystem::path checkpoint_folder(const RunSetup& setup, int64_t step);
-// BestModel::checkpoint_folder of a checkpoint in output_dir whose best one is that of this step.
+// BestModel::checkpoint_folder of a checkpoint in output_dir whose best step is this one.
 std::string folder_elsewhere(const RunSetup& setup, int64_t step);
 
 // The best of a run's checkpoints: that of the best evaluation among those that have one, which need not be
@@ -31,7 +31,7 @@ class BestCheckpoint {
 
   // Collective, with no checkpoint under way: sets checkpoint_step.
   void find(BestModel* best) const;
-  // The step whose checkpoint save_total_limit spares, once the one of the last step is complete; 0 = none.
+  // The step whose checkpoint save_total_limit spares, once the last step's is complete; 0 = none.
   int64_t spared_step(const Progress& progress) const;
   // Collective: gives the model the weights of the best checkpoint. Without one they stay, with a warning.
   void load(const Progress& progress) const;

@@ -43,7 +43,7 @@ std::optional<MeasuredMemory> measure_memory(Communicator& comm, const Device& d
     measured.loading_peak_bytes += memory.loading_peak_bytes;
   }
   if (const auto memory = device.own_memory()) {
-    // used_bytes is what all ranks on the device take together.
+    // used_bytes counts all ranks on the device together.
     measured.device_bytes =
         memory->used_bytes / divide_up(comm.world().local_world_size, memory->num_devices);
   }
@@ -146,7 +146,7 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal, RunControl*
   if (is_root())
     clock_.emplace(*setup_.actions, setup_.plan.max_steps, setup_.spec.guards.replay_check_steps);
   has_control_ = setup_.comm.broadcast(control != nullptr, 0, {"control"});
-  setup_.comm.rail().wait_for_all();  // what loading has begun
+  setup_.comm.rail().wait_for_all();  // loading has begun transfers
   network_meter_.start();
   stop_.listen(stop_signal);
   if (begins_with_evaluation()) run_evaluation();
@@ -192,7 +192,7 @@ RunRequests Trainer::requests(RunControl* control) {
   return setup_.comm.broadcast(control != nullptr ? control->requests() : RunRequests(), 0, {"requests"});
 }
 
-// The finished model is there, too, and nothing else is due.
+// True if the finished model is there, too, and nothing else is due.
 bool Trainer::is_finished_already() {
   if (!*setup_.resume || !is_done() || begins_with_evaluation()) return false;
   bool is_there =

@@ -70,8 +70,8 @@ class Trainer {
   bool is_finished_already();
   // Waits for rows that another process feeds. Collective; false if a signal came before they did.
   bool wait_for_rows(int64_t step);
-  // nullopt if the step was abandoned: weights and optimizer are then as before it. `step_time` began with
-  // waiting for its rows.
+  // nullopt if the step was abandoned: weights and optimizer are as before it. `step_time` began with the
+  // wait for its rows.
   std::optional<StepMetrics> train_step(int64_t step, const Stopwatch& step_time);
   int64_t micro_batches_of(const RowLists& passes) const;  // of a rank
   // The divisor of this rank's token losses.

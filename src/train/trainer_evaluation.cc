@@ -92,7 +92,7 @@ bool Trainer::evaluate_sets(std::vector<EvalResult>* results, std::vector<LogEnt
   const ChoiceResult choices = setup_.choices->score(*setup_.model, max_rows, max_tokens, setup_.comm,
                                                      progress, setup_.context_rank());
   if (choices.stopped) return false;
-  // They belong to no set: beside sets with names they are an entry by themselves.
+  // They belong to no set: beside sets with names they get their own entry.
   if (!setup_.data->evals.front().name.empty()) entries->emplace_back();
   add_choices(choices, &entries->back());
   return true;

@@ -81,7 +81,7 @@ std::string with_eos(const std::string& text, int32_t id) {
   if (ends.is_null()) ends = nlohmann::ordered_json::array();
   if (!ends.is_array()) ends = nlohmann::ordered_json::array({ends});
   if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
-  // It no longer follows from config.json: Transformers would compute it anew from there, without `id`.
+  // It no longer follows from config.json: Transformers would compute it again from there, without `id`.
   config.erase("_from_model_config");
   return config.dump(2) + "\n";
 }

@@ -82,7 +82,7 @@ void export_model_folder(const std::filesystem::path& folder, const ModelConfig&
                          const ParameterLayout& layout, const WeightSource& source,
                          const ExportOptions& options);
 
-// Whether `folder` has what export_model_folder() would write there: every file, those of weights at full
+// Whether `folder` has every file that export_model_folder() would write there, with weight files at full
 // size.
 bool has_model_files(const std::filesystem::path& folder, const ModelConfig& config,
                      const ParameterLayout& layout, const ExportOptions& options);

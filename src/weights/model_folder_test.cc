@@ -444,7 +444,7 @@ TEST(ExportModelFolder, WritesAnotherTokenThatEndsTextsIntoEveryFile) {
   EXPECT_EQ(in("tokenizer_config.json"), Json({{"eos_token", "<|im_end|>"}, {"model_max_length", 8}}));
   const Json ends = in("generation_config.json")["eos_token_id"];
   EXPECT_NE(std::find(ends.begin(), ends.end(), 7), ends.end()) << ends;
-  // Otherwise Transformers takes the one of the class.
+  // Otherwise Transformers uses the class's.
   fs::remove(tokenizer / "tokenizer_config.json");
   export_flat(folder.path(), config, bf16_weights(parameter_layout(config), kWeightSeed),
               {.tokenizer_folder = tokenizer.path(), .eos_token = EosToken{"<|im_end|>", 7}});

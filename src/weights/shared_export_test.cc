@@ -1,4 +1,4 @@
-// A model folder written by several writers is identical, byte for byte, to that of a single writer.
+// A model folder written by several writers is byte-identical to a single writer's.
 #include "weights/shared_export.h"
 
 #include <gtest/gtest.h>

@@ -85,7 +85,7 @@ TEST_F(WeightNames, OfABackboneSavedByItselfAreFound) {
     return name.starts_with("model.layers.0.") ? without_prefix(name) : name;
   });
   EXPECT_TRUE(load(two_layers(false)) == flat_);
-  // A head that nobody has trained is not made up.
+  // A head that was never trained is not made up.
   write(two_layers(false),
         [](const std::string& name) { return name == kLmHeadName ? std::string() : without_prefix(name); });
   expect_error(ExitCode::kBadData, {"tensor 'lm_head.weight'", "found none"},

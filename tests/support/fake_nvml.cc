@@ -1,7 +1,6 @@
 // For tests: a libnvidia-ml.so.1 with two invented cards. The first computes at its power limit; the second
 // has neither ECC nor a utilization, is too hot, and has half of its PCIe lanes. FAKE_NVML=no_driver,
-// mismatch or lost: there is no driver, its version is not the library's, or the second card does not
-// answer.
+// mismatch or lost: there is no driver, its version is not the library's, or the second card does not answer.
 #include <cstdlib>
 #include <cstring>
 #include <string_view>

@@ -47,7 +47,7 @@ def test_transformers_gives_the_loss_of_a_trained_model(trained: Path, base: Pat
 
 
 def test_transformers_gives_the_logits_of_a_trained_model(trained: Path, tmp_path: Path) -> None:
-    """Log-probabilities of one token each, after a context: logits but for their common shift."""
+    """Log-probabilities of one token each, after a context: logits up to a common shift."""
     tokenizer = AutoTokenizer.from_pretrained(trained)
     model = AutoModelForCausalLM.from_pretrained(trained, dtype=torch.float32)
     context = "the model learns"

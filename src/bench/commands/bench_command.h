@@ -24,7 +24,7 @@ class BenchCommand : public Command {
   // --num_threads, --seconds, --rounds, --cold_bytes, --json; `seconds` is the default.
   void declare_common_flags(FlagTable* table, double seconds);
 
-  // --weights: as_dtype or the name of a quantised form.
+  // --weights: as_dtype or the name of a quantized form.
   void declare_weights_flag(FlagTable* table, const std::string& help);
   Quantization weights_form() const;
 

@@ -119,7 +119,7 @@ class WholeFile {
   AsyncFile file_;
 };
 
-// fio's GB/s, or that of one thread with direct reads and writes.
+// The rate in GB/s of fio, or of one thread with direct reads and writes.
 class Peak {
  public:
   explicit Peak(const DiskCase& c) : case_(c) {

@@ -163,7 +163,7 @@ BenchLine line_of(const GemmCase& c) {
   return line;
 }
 
-// The quantised forms of all copies of the weight.
+// The quantized forms of all copies of the weight.
 class QuantizedCopies {
  public:
   QuantizedCopies(const GemmCase& c, Quantization kind, const GemmOperands& operands, ThreadPool& pool)

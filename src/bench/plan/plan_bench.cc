@@ -85,8 +85,7 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   MachineFacts machine;
   machine.local_world_size = run.num_ranks;
   machine.num_threads = num_threads;
-  // Memory of the program's code is shared by the processes that run it: ranks, their agent, this
-  // one.
+  // Memory of the program's code is shared by the processes that run it: ranks, their agent, this one.
   const int num_processes = run.num_ranks + (run.num_ranks > 1 ? 2 : 1);
   machine.baseline_bytes = options.baseline.anonymous_bytes + options.baseline.file_bytes / num_processes;
   machine.free_bytes = memory_info().free_for_process_bytes;

@@ -40,7 +40,7 @@ struct NetworkCounters {
   double busy_s = 0;  // while an operation was running
   double wait_s = 0;  // part of busy_s that wait() spent blocked
 
-  // The difference to what was counted before, and the sum with what others have counted.
+  // The difference to earlier counters, and the sum with those of others.
   NetworkCounters since(const NetworkCounters& before) const {
     return {sent_bytes - before.sent_bytes, received_bytes - before.received_bytes, busy_s - before.busy_s,
             wait_s - before.wait_s};
@@ -125,8 +125,8 @@ class NetworkGroup {
   // most once.
   Ticket broadcast(std::span<std::byte> buffer, int root, const OpLabel& label);
 
-  // Waits until the operation and all before it are over. Throws the error that made one fail; then none is
-  // running any more, and their buffers may be freed.
+  // Waits until the operation and all before it are over. Throws the error that made one fail; by then none
+  // is running, and their buffers may be freed.
   void wait(Ticket ticket);
   void wait_for_all();  // issued so far
   bool done(Ticket ticket) const;
@@ -166,11 +166,11 @@ class NetworkGroup {
   void leave();
   void start_workers();
   void stop_workers();
-  // Throws the error that ended the workers, or a failure elsewhere. By then no worker touches a buffer any
-  // more: the caller may be about to free them.
+  // Throws the error that ended the workers, or a failure elsewhere. By then no worker touches a buffer: the
+  // caller may be about to free them.
   template <typename Predicate>
   void wait_until(std::unique_lock<std::mutex>& lock, const Predicate& predicate);
-  // Returns once no worker touches a buffer any more.
+  // Returns once no worker touches a buffer.
   void end_workers(std::unique_lock<std::mutex>& lock);
   std::string stuck_message() const;
   // Buffers cannot be freed while a worker may still touch them.

@@ -160,8 +160,7 @@ float wave(int member, int64_t i) {
   return std::sin(static_cast<float>(i % 10'007 * (member + 3))) * std::exp2(static_cast<float>(i / 128 % 9));
 }
 
-// Expected results, computed on one thread: for each member, the sums of its part and its
-// errors.
+// Expected results, computed on one thread: for each member, the sums of its part and its errors.
 struct CodedSums {
   std::vector<std::vector<float>> sums;
   std::vector<std::vector<bf16>> errors;

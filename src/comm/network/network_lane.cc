@@ -35,8 +35,8 @@ Lane::Lane(int number, int num_lanes, const Members& members, std::unique_ptr<La
       receives_(link->window()),
       link_(std::move(link)) {}
 
-// A chunk is summed once those of all other members are there; by then the first of the next ones may be,
-// too.
+// A chunk is summed once all other members' chunks are there; by then the first of the next ones may be
+// there, too.
 int64_t Lane::num_receive_slots() const { return members_.size() - 2 + std::ssize(receives_.ring); }
 
 int64_t Lane::buffer_bytes(int num_members, int window) {

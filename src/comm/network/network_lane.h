@@ -55,7 +55,7 @@ class Lane {
 
   // `operation` must stay valid until finished().
   void start(const NetworkOperation& operation);
-  // Sends and receives what it can without blocking; returns whether that was anything. fail_because() if a
+  // Sends and receives what it can without blocking; returns whether it moved anything. fail_because() if a
   // peer is gone, does something else or sends corrupt data.
   bool advance();
   bool finished() const { return sends_.finished() && receives_.finished(); }

@@ -89,7 +89,7 @@ TEST_P(KilledRank, EndsTheWaitsOfAllOthersWithinASecond) {
     // The last rank computes, the others wait for it.
     while (group.index() == kLast && !stage->go_on) std::this_thread::sleep_for(1ms);
     wait_for_last(kind, group, counters);
-    // Only the last rank, which waits for nobody but itself, may get here.
+    // Only the last rank, which waits just for itself, may get here.
     counters.wait(0, 0, 2, {"next"});
   });
   for (int rank = 0; rank < kSize; ++rank) {

@@ -60,8 +60,8 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-// Abstract names belong to whoever takes them first: with a secret nobody else on the machine can know this
-// one before it is taken.
+// The first process to bind an abstract name owns it: if there is a secret, no other user of the machine can
+// know this one before it is bound.
 std::string socket_name(const World& world) {
   const Mac mac = hmac_sha256(world.secret, {"socket of a node",
                                              fmt::format("{} {} {} {}", geteuid(), world.master_port,

@@ -253,8 +253,7 @@ void NodeWait::check_peers(const CounterCell& cell, int index, uint64_t value) c
         break;
     }
   });
-  // A killed rank explains those that failed because of it. Counts it published before it died are
-  // valid.
+  // A killed rank explains those that failed because of it. Counts it published before it died are valid.
   const int culprit = lost >= 0 ? lost : left >= 0 ? left : failing;
   if (culprit >= 0 && !reached(cell, value)) state_.blame_closed(culprit, index, purpose());
 }

@@ -61,7 +61,7 @@ struct PositionMemory;
 // Readers never see torn entries. If two threads write the same kind at once, one of the writes is dropped.
 class RankPosition {
  public:
-  // In private memory of this process: nobody else reads it.
+  // Allocates it in private memory of this process.
   RankPosition();
   // In a file of size_bytes() that another process also maps. Error(kIoError).
   explicit RankPosition(int fd);

@@ -1,6 +1,6 @@
-// Decides who failed first from the available evidence. Evidence differs in strength: whoever ended a process
-// or saw it end knows why; a lost connection shows that it ended, not why; and a member that times out
-// waiting for another may only be the second in a chain. So weaker evidence waits briefly for stronger.
+// Decides who failed first from the available evidence. Evidence differs in strength: a process that ended
+// another or saw it end knows why; a lost connection shows that it ended, not why; and a member that times
+// out waiting for another may only be the second in a chain. So weaker evidence waits briefly for stronger.
 #pragma once
 
 #include <chrono>
@@ -36,9 +36,9 @@ class Verdict {
   void lost(MemberId culprit, int node_rank, const Failure& failure);
   // The member was silent for too long. Final, unless a member was lost before.
   void silent(MemberId culprit, const Failure& failure);
-  // Rank `by_rank` timed out waiting. Waits for anything stronger; then blames the suspect that suspects
-  // nobody itself. A suspicion with a code other than kTryAgain reports a mismatch between ranks: final,
-  // unless a member was lost before.
+  // Rank `by_rank` timed out waiting. Waits for anything stronger; then blames the suspect that suspects no
+  // other. A suspicion with a code other than kTryAgain reports a mismatch between ranks: final, unless a
+  // member was lost before.
   void suspect(int by_rank, const Failure& suspicion);
 
   void advance(Duration elapsed);

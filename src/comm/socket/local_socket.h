@@ -14,7 +14,7 @@ namespace tessera {
 
 // A SOCK_SEQPACKET socket listening under an abstract name. Error(kBadConfig) if the name is taken.
 UniqueFd listen_local(const std::string& name);
-// Connects; nullopt if nobody listens under that name.
+// Connects; nullopt if no process listens under that name.
 std::optional<UniqueFd> connect_local(const std::string& name);
 // The two ends of a new connection.
 std::pair<UniqueFd, UniqueFd> connected_pair();

@@ -50,7 +50,7 @@ class JobPort {
   void advance(Duration elapsed);
   // The last refusal caused by a user's mistake; "" if there was none.
   const std::string& last_refusal() const { return last_refusal_; }
-  // Admits nobody any more; refused peers may still have to read their refusal.
+  // Admits no more peers; refused ones may still have to read their refusal.
   void close();
   bool is_empty() const { return pending_.empty(); }
 

@@ -24,9 +24,8 @@ bool is_loopback(const asio::ip::address& address);
 inline constexpr std::chrono::milliseconds kFirstNotice{10'000};
 inline constexpr std::chrono::milliseconds kNextNotice{30'000};
 
-// Connects to the first address that accepts. Error(kTryAgain) if the name is not resolved by
-// `limit`, or no address has accepted by then or within `connect_time` of the lookup. Runs `io` while
-// waiting.
+// Connects to the first address that accepts. Error(kTryAgain) if the name is not resolved by `limit`, or no
+// address has accepted by then or within `connect_time` of the lookup. Runs `io` while waiting.
 asio::ip::tcp::socket connect(asio::io_context& io, const std::string& host, int port,
                               std::chrono::steady_clock::time_point limit,
                               std::chrono::milliseconds connect_time = std::chrono::hours(24));

@@ -274,7 +274,7 @@ void StoreClient::Impl::leave() {
     state_ = State::kEnded;
   }
   if (!server_ || last_word) return;
-  // Members that hang or are stopped are detected by their silence; those that work may take their time.
+  // Members that hang or are stopped are detected by their silence; working ones may take their time.
   while (!server_->wait_until_over(std::chrono::minutes(1))) {
     log_info("rank 0 has finished and keeps serving the store until all others have: {}", server_->present());
   }

@@ -59,8 +59,7 @@ class Handshake {
   std::optional<Refusal> refusal_;
 };
 
-// Limits the time refusals without a proof are retried: whatever holds the port may make
-// room.
+// Limits the time refusals without a proof are retried: whatever holds the port may make room.
 class UnprovedRefusals {
  public:
   explicit UnprovedRefusals(std::chrono::milliseconds patience) : patience_(patience) {}

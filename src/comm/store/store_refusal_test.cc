@@ -350,7 +350,7 @@ TEST(StoreRefusal, StrangerOnThePortIsWaitedOut) {
   joining.join();
 }
 
-// A flood from one address does not push out those of another.
+// A flood from one address does not push out connections of another.
 TEST(StoreRefusal, FloodFromOneAddressPushesOutItself) {
   const RunningJob job;
   asio::io_context io;

@@ -1,5 +1,4 @@
-// Joining the store, on its side: which members are accepted or missing, and when the job is
-// complete.
+// Joining the store, on its side: which members are accepted or missing, and when the job is complete.
 
 #include <map>
 #include <string_view>

@@ -90,7 +90,7 @@ class AnswerFinder {
            content->string()->find_first_not_of(" \t\r\n") != std::string::npos;
   }
 
-  // Templates such as Gemma 4's write what a tool says where they write the call.
+  // Templates such as Gemma 4's write a tool's reply where they write the call.
   void check_is_own(const ChatAnswer& answer) const {
     for (const jinja::TracedSpan& span : whole_.traced_spans) {
       const bool is_within = span.begin < span.end && answer.begin <= span.begin && span.end <= answer.end;
@@ -119,8 +119,8 @@ class AnswerFinder {
     }
     const std::string prompt = generation_prompt(before, item.index);
     if (prompt.empty()) return item.begin;
-    // The template writes the prompt in another way (without the <think> of DeepSeek-R1), or first something
-    // else (a bos token).
+    // The template writes the prompt differently (without the <think> of DeepSeek-R1), or something before it
+    // (a bos token).
     const std::string_view text =
         std::string_view(whole_.text).substr(0, static_cast<size_t>(first_own_byte(item)));
     for (size_t size = prompt.size(); size > 0; --size) {

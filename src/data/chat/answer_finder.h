@@ -17,7 +17,7 @@ namespace tessera {
 // Whether the assistant wrote the message, which has a string `role`.
 bool is_assistant(const Value& message);
 
-// Renders the first messages of a conversation, again and again. Traces what each of them says, by its index.
+// Renders prefixes of a conversation repeatedly. Traces the text of each message, by its index.
 class PrefixRenderer {
  public:
   PrefixRenderer(const jinja::Template& compiled, Value::Object context, const jinja::RenderOptions& options)

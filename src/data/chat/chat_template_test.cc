@@ -215,7 +215,7 @@ TEST_F(ChatTemplateTest, AnswersAreWhatIsWrittenForTheMessage) {
   EXPECT_EQ(answers_in(llama3, first),
             "<s><|start_header_id|>assistant<|end_header_id|>\n\n[Hi<|eot_id|>]<|start_header_id|>user"
             "<|end_header_id|>\n\n1<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n[2<|eot_id|>]");
-  // A template that refuses the messages before an answer by themselves.
+  // A template that refuses a conversation of only the messages before an answer.
   EXPECT_EQ(answers_in(load_source("{% if messages | length % 2 %}{{ raise_exception('odd') }}{% endif %}"
                                    "{% for m in messages %}{{ m.content }}{% endfor %}"),
                        chat),

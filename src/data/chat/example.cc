@@ -69,7 +69,7 @@ class RowReader {
     return find(field) == nullptr ? std::string() : text(field);
   }
 
-  // The messages under `field`, and what else a template is given.
+  // The messages under `field`, and the template's other variables.
   ChatExample chat(std::string_view field) {
     ChatExample example;
     add_variables(&example);
@@ -322,7 +322,7 @@ std::vector<std::string> row_shape_names() {
 }
 
 std::optional<RowShape> recognise_shape(const Value& row, const RowFormat& format) {
-  // A text column that was named is what is wanted, whatever else there is.
+  // A text column that was given explicitly is wanted, whatever other columns there are.
   if (format.text_column != "text" && row.find(format.text_column) != nullptr) return RowShape::kText;
   for (const ShapeInfo& info : shapes()) {
     if (info.is_recognised && has_shape(row, info, format)) return info.shape;

@@ -35,7 +35,7 @@ enum class RowShape {
 // "text", "prompt_completion", "alpaca", "sharegpt", "messages", "tokens", "prompt_text", "segments"
 const char* row_shape_name(RowShape shape);
 std::optional<RowShape> row_shape_by_name(std::string_view name);
-std::vector<std::string> row_shape_names();  // of those that are recognised
+std::vector<std::string> row_shape_names();  // of the shapes that are recognised
 
 // The fields of messages, if they are neither OpenAI's nor ShareGPT's.
 struct MessageTags {

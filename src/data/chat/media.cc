@@ -56,7 +56,7 @@ Words words_of(std::string_view name) {
   return words;
 }
 
-// Whether the name ends in one of `nouns`, but for words that say in what form.
+// Whether the name ends in one of `nouns`, ignoring words for the form.
 template <size_t kSize>
 MediaName ends_in(Words words, const std::array<std::string_view, kSize>& nouns) {
   MediaName kind = MediaName::kItself;
@@ -165,7 +165,7 @@ constexpr std::array<Form, 22> kPlaceholders = {{
     {"[IMG]", false, "[/IMG]"},
 }};
 
-// Whether what stands at text[begin, end) is all that its line has, but for others of the kind.
+// Whether text[begin, end) has its line to itself, apart from others of the kind.
 bool is_line_alone(std::string_view text, size_t begin, std::string_view form) {
   const size_t start = text.rfind('\n', begin) == text.npos ? 0 : text.rfind('\n', begin) + 1;
   std::string_view line = text.substr(start, text.find('\n', begin) - start);

@@ -28,10 +28,10 @@ std::string_view media_placeholder_of(const Value& row, RowShape shape, const Ro
 // check_unread_columns() refuses as images, video or audio.
 std::vector<std::string> unread_columns(const Value& row, RowShape shape, const RowFormat& format);
 
-// Error(kBadData) starting with `where` for what changes what a row teaches, though no shape reads it:
-// images, videos, audio, or their placeholders in a question or beside an empty column of them; an answer
-// marked as unwanted (`label` or `kto_tag` false); of token ids, other columns that say what is a target or
-// where a document begins.
+// Error(kBadData) starting with `where` for columns that change what a row teaches, though no shape reads
+// them: images, videos, audio, or their placeholders in a question or with an empty column of them; an answer
+// marked as unwanted (`label` or `kto_tag` false); for token ids, other columns that mark targets or document
+// starts.
 void check_unread_columns(const Value& row, RowShape shape, const RowFormat& format,
                           const std::string& where);
 

@@ -31,8 +31,8 @@ struct TurnTargets {
   // characters, the end included.
   std::string detail_field = {};
   bool drop_system = false;  // leave out a system message at the start
-  // Field of the template for thoughts, which those that an assistant's content begins with (between <think>
-  // and </think>, <reasoning> or <|begin_of_thought|>) are moved into with splits_thoughts.
+  // Field of the template for thoughts. With splits_thoughts, thoughts at the start of an assistant's content
+  // (between <think> and </think>, <reasoning> or <|begin_of_thought|>) are moved into it.
   std::string thinking_field = "reasoning_content";
   bool splits_thoughts = false;
   bool operator==(const TurnTargets&) const = default;

@@ -78,9 +78,8 @@ struct BatchPlanOptions {
   // Every step keeps the rows given by the settings above, but they are split anew for a different set of
   // ranks: in order, into as many micro-batches of equal size (+-1) as `cut` requires.
   std::optional<StepCut> cut = {};
-  // The parts of the dataset; empty, or num_rows is the sum of their shares. An epoch continues in a
-  // part where the last one ended, and restarts it, reordered if they shuffle, once all its rows were
-  // taken.
+  // The parts of the dataset; empty, or num_rows is the sum of their shares. An epoch continues in a part
+  // where the last one ended, and restarts it, reordered if they shuffle, once all its rows were taken.
   std::vector<MixturePart> mixture = {};
   // Rows of similar length follow each other, in the order drawn from `seed`.
   std::optional<LengthGroups> length_groups = {};

@@ -11,10 +11,10 @@ namespace tessera {
 
 // The feeder writes JSON Lines files 0.jsonl, 1.jsonl, ... under other names and renames them when they are
 // complete. They are read in order, and each is deleted once the next one is asked for, so that the feeder
-// keeps a few there. `end` says that no more come. `feeder` has the feeder's process id and, if that may be
-// another machine, its host name: once that process is gone, and what is awaited is not there, the wait ends
+// keeps a few there. `end` says that no more will come. `feeder` has the feeder's process id and, if that may
+// be another machine, its host name: if that process is gone and the awaited file is not there, the wait ends
 // in Error(kNoInput). After a restart of ranks the program writes `again`: the feeder deletes its files, then
-// `again`, and begins anew with the first row, as 0.jsonl.
+// `again`, and restarts with the first row, as 0.jsonl.
 class RowSpool {
  public:
   using Waiting = std::function<void()>;  // called about every 20 ms of a wait; may throw
@@ -30,8 +30,8 @@ class RowSpool {
   void wait_for_first_file(const Waiting& waiting) const;
 
   // Claims the files for the ranks of one start, which all have the same `reading`; the caller holds a lock
-  // on the spool. False if another process of this start has read them already. Deletes what an earlier start
-  // has tokenized, and has the feeder begin again if there was one.
+  // on the spool. False if another process of this start has read them already. Deletes the rows tokenized by
+  // an earlier start, and has the feeder begin again if there was one.
   bool begin_reading(const std::string& reading, const Waiting& waiting) const;
   // Deletes the file that it returned before, and waits for the next one; nullopt at the end.
   std::optional<std::filesystem::path> next_file(const Waiting& waiting);

@@ -33,7 +33,7 @@ void cross_entropy_chunk_gradient(const float* logits_RC, int64_t first_column, 
                                   const LossRows& rows, const void* states, float grad_scale, A* dlogits_RC,
                                   CudaStream stream);
 
-// sum = that of values [count], in a fixed order.
+// Sums values [count] in a fixed order.
 void sum_in_order(const double* values, int64_t count, double* sum, CudaStream stream);
 
 }  // namespace tessera::cuda

@@ -39,7 +39,7 @@ class CudaCopies final : public CopyQueue {
     check_cuda(cudaEventCreateWithFlags(&asked_, cudaEventDisableTiming));
   }
   ~CudaCopies() override {
-    // The card may have failed: there is nobody to tell.
+    // The card may have failed, but a destructor cannot report it.
     static_cast<void>(cudaStreamSynchronize(stream_));
     for (cudaEvent_t event : done_) static_cast<void>(cudaEventDestroy(event));
     static_cast<void>(cudaEventDestroy(asked_));

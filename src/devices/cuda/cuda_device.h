@@ -17,12 +17,12 @@ struct CudaCard {
   int64_t free_bytes = 0;    // now
 };
 
-// One card: all operations and copies are carried out in the order of one stream, those of copy queues in one
+// One card: all operations and copies are carried out in the order of one stream; copy queues have a stream
 // of their own.
 class CudaDevice final : public Device {
  public:
-  // The card of this rank among those that CUDA_VISIBLE_DEVICES leaves. Error(kBadConfig) saying what hinders
-  // it.
+  // This rank's card among those that CUDA_VISIBLE_DEVICES leaves. Error(kBadConfig) with the reason if it
+  // cannot be used.
   explicit CudaDevice(int local_rank);
 
   std::string_view name() const override { return card_.name; }

@@ -1,5 +1,5 @@
-// Ops on an NVIDIA card: products by cuBLASLt, everything else by the kernels of this folder. Nothing is
-// added up in an order of chance. Quantised weights are not available.
+// Ops on an NVIDIA card: products by cuBLASLt, everything else by the kernels of this folder. No sum has a
+// nondeterministic order. Quantized weights are not available.
 #pragma once
 
 #include <memory>

@@ -461,7 +461,7 @@ TEST_P(CudaOpsTest, Adapters) {
   }
 }
 
-// Bit for bit, so that a run can go on on either.
+// The results agree bit for bit, so that a run can resume on either device.
 TEST_P(CudaOpsTest, AdamW) {
   reserve(kSmallHeads, 16, 16);
   for (const int64_t count : {1, 100, 4096, 100'003}) {

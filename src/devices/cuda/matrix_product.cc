@@ -91,7 +91,7 @@ MatrixProducts::Plan& MatrixProducts::plan_for(const Shape& shape) {
   cublasLtMatmulPreference_t preference = nullptr;
   check_cublas(library.MatmulPreferenceCreate(&preference), "preference");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kProductWorkspaceBytes));
-  // Not those that round partial sums to the type of the result.
+  // Excludes algorithms that round partial sums to the type of the result.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (const auto attribute :

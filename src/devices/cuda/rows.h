@@ -26,7 +26,7 @@ struct TokensById {
   std::vector<int32_t> starts;
   std::vector<int32_t> order;
 };
-// Without those of `padding_id`.
+// Groups the tokens by id, without `padding_id`.
 TokensById tokens_by_id(std::span<const int32_t> ids, int32_t padding_id);
 
 // dtable_VD[id] += dx_TD[t] in the order of t; the three arrays are those of TokensById.

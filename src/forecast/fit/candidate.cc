@@ -107,8 +107,8 @@ const std::array<std::vector<Alternative>, kNumFitAxes> kAlternatives = {{
 }};
 
 // Snapshots in memory are of one optimizer; without clipping, its norm does not matter; the gradients of
-// adapters are small; weights that are trained are not quantised. The other names of quantization_bit leave
-// its choice to what they say.
+// adapters are small; trained weights are not quantized. The other names of quantization_bit decide in its
+// place.
 bool makes_sense(const RunSpec& spec, FitAxis axis, const Alternative& alternative) {
   const bool is_lora = spec.lora.finetuning_type == FinetuningType::kLora;
   FitCandidate chosen;

@@ -32,9 +32,9 @@ struct FitCandidate {
 enum class FitAxis : size_t { kOptimizer, kState, kWeights, kUpdate, kActivations, kBase };
 inline constexpr size_t kNumFitAxes = 6;
 
-// A candidate, with what tables call its choice on every axis ("given" if the settings leave none there), and
-// how far its numbers are from the exact ones: rounded weights beside adapters, rounded moments, another norm
-// for clipping, compared in this order. 0 is none but the rounding of sums.
+// A candidate, with the names of its choices in tables ("given" if the settings fix an axis), and the
+// distance of its numbers from the exact ones: rounded weights beside adapters, rounded moments, another norm
+// for clipping, compared in this order. 0 means no difference but the rounding of sums.
 struct NamedCandidate {
   FitCandidate candidate;
   std::array<std::string, kNumFitAxes> words;

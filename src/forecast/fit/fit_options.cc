@@ -21,7 +21,7 @@ bool replaces(const FitOption& a, const FitOption& b) {
          std::ranges::equal(a.changes, b.changes, std::ranges::less_equal());
 }
 
-// The fastest first; of forms whose times are about 1 % apart the one that changes the numbers least.
+// Sorts the fastest first; of forms within about 1 %, the one that changes the numbers least.
 auto by_speed(const FitOption& option) {
   return std::tuple(std::llround(100 * std::log(option.time.step_s())), option.changes, option.time.step_s());
 }

@@ -31,7 +31,7 @@ struct FitRequest {
   int world_size() const { return machine.num_nodes * machine.local_world_size; }
 };
 
-// A candidate, and what it takes. It fits if it needs no more than there is.
+// A candidate with its memory, disk space and time. It fits if it needs no more than there is.
 struct FitOption : NamedCandidate {
   int64_t memory_bytes = 0;          // of a node, with what its ranks have before the model
   int64_t disk_bytes = 0;            // of a node, in offload_dir
@@ -54,9 +54,9 @@ struct FitOptions {
   double disk_gb_per_s = 0;
   int64_t model_bytes = 0;       // of the finished model, on the same disk; 0: it is elsewhere
   int64_t checkpoint_bytes = 0;  // of each checkpoint, for which a run needs no room to begin
-  std::vector<FitOption> all;    // those that other settings do not rule out, in their order
-  // The one to take: of those that fit, the ones that change the numbers least; of these the fastest, and of
-  // equally fast ones the first.
+  std::vector<FitOption> all;    // options that other settings allow, in their order
+  // The option to take: among those that fit, the ones that change the numbers least; among these the
+  // fastest, and the first of equally fast ones.
   std::optional<size_t> best;
   // The fastest option that fits, or one within about 1 % of it that changes the numbers less.
   std::optional<size_t> fastest;
@@ -68,8 +68,8 @@ struct FitOptions {
   // The options that fit and that no other beats in speed, exactness and memory (a tenth less memory is not
   // worth any time), the fastest first. The best one is among them.
   std::vector<size_t> worth_having() const;
-  // Likewise those that do not fit, would be faster than the best one, and change the numbers no more.
-  // Without a best one, those that take the least memory first.
+  // Options that do not fit, would be faster than the best one, and change the numbers no more. If there is
+  // no best one, the options with the least memory first.
   std::vector<size_t> out_of_reach() const;
 };
 
@@ -87,7 +87,7 @@ std::optional<FitOptions> lora_fit_options(const FitRequest& request);
 std::string option_text(const FitOptions& options, size_t option);
 // Describes the choice and its reason; at least one option fits.
 std::string choice_text(const FitOptions& options);
-// Why nothing fits and what would; `lora` is what adapters need.
+// Explains why nothing fits and what would; `lora` has the options for adapters.
 std::string fit_refusal(const FitOptions& options, const std::optional<FitOptions>& lora);
 // For a run that does not fit: "; --fit would take ...", or adapters; "" if nothing fits.
 std::string fit_advice(const FitRequest& request);

@@ -17,7 +17,7 @@ const char* lacks(const FitOption& option) {
   return option.fits_memory ? "disk" : option.fits_disk ? "memory" : "both";
 }
 
-// The axes of the table. Adapters are updated after the backward pass, other weights are not quantised.
+// The axes of the table. Adapters are updated after the backward pass, other weights are not quantized.
 std::array<FitAxis, 5> shown_axes(const FitOptions& options) {
   const bool is_lora = options.spec.lora.finetuning_type == FinetuningType::kLora;
   return {FitAxis::kOptimizer, FitAxis::kState, FitAxis::kWeights,

@@ -198,7 +198,7 @@ class Search {
     return true;
   }
 
-  // From the one that takes the most memory to the one that takes the least.
+  // Sorted by memory, the most first.
   const std::vector<Variant>& variants_of(const RunLayout& layout, bool has_amx) {
     const auto [entry, is_new] = variants_.try_emplace({layout, has_amx});
     if (!is_new) return entry->second;

@@ -1,4 +1,4 @@
-// A picture of a search: what a job takes in hours and money on every combination.
+// A picture of a search: hours and cost of a job on every combination.
 #pragma once
 
 #include <string>

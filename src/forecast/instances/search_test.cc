@@ -1,4 +1,4 @@
-// The search for machines: what it finds is what the forecast of one machine says of the same layout.
+// The search for machines: its results equal the forecast of one machine with the same layout.
 #include "forecast/instances/search.h"
 
 #include <gmock/gmock.h>

@@ -34,8 +34,7 @@ struct Topology {
   double flow_bytes_per_s = std::numeric_limits<double>::infinity();
   int connections = 4;        // between two nodes, all rails together
   double latency_s = 100e-6;  // from the last byte sent until the receiver continues
-  // Endpoint computation per message and per byte, sent and received together, on one of
-  // num_threads.
+  // Endpoint computation per message and per byte, sent and received together, on one of num_threads.
   double message_s = 0;
   double gather_byte_s = 0;
   double reduce_byte_s = 0;

@@ -143,7 +143,7 @@ class Weights {
   StepRecorder& recorder_;
   FetchOrder order_;
   bool fetches_;
-  // The gathers that nobody has waited for yet.
+  // The gathers that have not been waited for yet.
   std::vector<int64_t> resident_;  // by group
   std::vector<int64_t> slots_;
 };

@@ -85,7 +85,7 @@ MachineRates rates_of_instance(const InstanceFacts& instance) {
   rates.core_gb_per_s *= instance.clock_ghz / kClockMeasuredGhz;
   rates.network_gbps = instance.network_gbps;
   rates.imbalance = 0.03;  // two ranks of one thread each (docs/performance.md, "Predicted steps")
-  // docs/memory.md, "Quantised base".
+  // docs/memory.md, "Quantized base".
   rates.int8_product_speed = instance.amx ? 1.6 : instance.avx512_bf16 ? 2 : 1;
   if (instance.amx) return rates;
   // oneDNN comes nearer to the lower peak of the vector units, whatever the width.
@@ -103,8 +103,8 @@ MachineRates rates_of_instance(const InstanceFacts& instance) {
 
 MachineRates rates_of_card(const CardFacts& card, bool optimizer_on_host) {
   // Shares of the peak that attention reaches within a step (362 TFLOPS forward and 330 backward on Hopper,
-  // 233 and 180 with what other cards have, half of the square counted), and products, with which steps take
-  // what they took there.
+  // 233 and 180 with the kernels of other cards, counting half of the square), and products; with these,
+  // predicted steps take as long as measured ones.
   constexpr double kProducts = 0.68;
   constexpr double kF32Share = 0.07;         // without TF32
   constexpr double kHostUpdateGbPerS = 150;  // 4.5 billion parameters in 0.8 s on 16 cores

@@ -28,7 +28,7 @@ struct MachineRates {
   double half_width = 110;
   double weight_half_width = 350;
   double product_call_s = 25e-6;
-  // Products with a quantised weight, forward and backward together, relative to those with a bf16 one.
+  // Products with a quantized weight, forward and backward together, relative to those with a bf16 one.
   double int8_product_speed = 1;
   double nf4_product_speed = 1;
   // Shares of the peak, of the operations that model/flops.h counts (recomputed scores are not), times

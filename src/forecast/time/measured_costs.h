@@ -1,4 +1,4 @@
-// This machine, measured: its rates in general, and the seconds of a model's operations: what they take in a
+// Measurements of this machine: its rates in general, and the seconds of a model's operations, measured in a
 // few small steps (sample_step.h).
 #pragma once
 

@@ -85,7 +85,7 @@ UpdateWork update_of(const SampleRequest& request, int64_t num_elements) {
 }
 
 // Values around zero, different everywhere: products of zeros would take less power, and so less time. Bytes
-// of quantised weights are such that codes and scales are numbers, whichever they are.
+// of quantized weights are such that codes and scales are numbers, whichever they are.
 void fill(TensorView weights, int64_t begin, int64_t end, ThreadPool& pool) {
   constexpr int64_t kBlock = 1 << 16;
   pool.parallel_blocks(end - begin, kBlock, [&](int64_t first, int64_t last) {

@@ -1,5 +1,5 @@
-// A training step in small, to measure what its operations take in a step: the real kernels on the first
-// layers of a model with random weights, with caches as warm as they are there, on all ranks of a node at
+// A small training step, to measure the time of operations within a step: the real kernels on the first
+// layers of a model with random weights, with caches as warm as in training, on all ranks of a node at
 // once.
 #pragma once
 

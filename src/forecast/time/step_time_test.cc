@@ -191,8 +191,8 @@ TEST(PredictStep, ComputingHidesTheStateThatTheRingHolds) {
     facts.zero.state_folder->chunks_ahead = chunks_ahead;
     const ZeroMemory memory = zero_memory(layout, facts.zero);
     const auto ahead = static_cast<double>(memory.state_ahead_bytes);
-    // Read before the update and written after it, but for the embedding, which is updated last and read in
-    // no time.
+    // Each is read before the update and written after it, except the embedding, which is updated last and
+    // read in no time.
     double hidden = 0;
     for (size_t group = 0; group < groups.size(); ++group) {
       const double state = static_cast<double>(memory.state_file_bytes) * size_of(group) /

@@ -108,7 +108,7 @@ Content read_content(const fs::path& path) {
   return content;
 }
 
-// A text as it is, all else as JSON; of a list the first values.
+// Text as it is, everything else as JSON; of a list only the first values.
 std::string value_text(const OrderedJson& value) {
   constexpr size_t kShown = 4;
   if (value.is_string()) return printable(value.get<std::string>());

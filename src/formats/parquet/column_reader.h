@@ -42,7 +42,7 @@ class FileWindow {
   int64_t likely_end_ = 0;
 };
 
-// Memory that is not cleared, so that only what is written to takes any.
+// Memory that is not cleared, so that only written pages take physical memory.
 class PageBuffer {
  public:
   std::span<char> resize(int64_t size_bytes);

@@ -1,5 +1,5 @@
-// A Parquet file's metadata, reduced to what reading rows needs. Names and numbers as in parquet.thrift
-// (https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift).
+// A Parquet file's metadata, reduced to the fields needed to read rows. Names and numbers as in
+// parquet.thrift (https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift).
 #pragma once
 
 #include <cstdint>
@@ -80,7 +80,7 @@ using KeyValue = std::pair<std::string, std::string>;
 struct FileMetadata {
   std::vector<SchemaElement> schema;  // depth first, the root first
   std::vector<RowGroup> row_groups;
-  std::vector<KeyValue> texts;  // what the program that wrote it says: key, value
+  std::vector<KeyValue> texts;  // the writing program's own: key, value
 };
 
 // Reads the footer. Error(kBadData) names the file.

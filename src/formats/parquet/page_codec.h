@@ -8,7 +8,7 @@
 namespace tessera::parquet {
 
 // Throws Problem if `codec` (a CompressionCodec of parquet.thrift) is unknown, or if `compressed` cannot hold
-// `uncompressed_size` bytes, so that nobody allocates what a damaged header asks for.
+// `uncompressed_size` bytes, so that the size in a damaged header is never allocated.
 void check_codec(int32_t codec, int64_t compressed_size, int64_t uncompressed_size);
 
 inline constexpr int32_t kUncompressed = 0;

@@ -82,9 +82,8 @@ class ThriftReader {
     if (!((id == fields.id && (read(type, fields.target), true)) || ...)) skip(type);
   }
 
-  // Reads one value: with read_value(ThriftReader&, ThriftType, Target*) if it exists, otherwise a
-  // boolean, a number (of 32 bits, and of an enum, only 0 and above), text, a list, or an
-  // optional.
+  // Reads one value: with read_value(ThriftReader&, ThriftType, Target*) if it exists, otherwise a boolean, a
+  // number (of 32 bits, and of an enum, only 0 and above), text, a list, or an optional.
   template <typename Target>
   void read(ThriftType type, Target* target) {
     if constexpr (requires { read_value(*this, type, target); }) {

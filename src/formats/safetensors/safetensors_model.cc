@@ -86,7 +86,7 @@ void check_shard_numbers(const std::set<std::string>& shards, const fs::path& fo
   }
 }
 
-// Transformers reads all tensors of the shards, whatever else the index says of them.
+// Transformers reads all tensors of the shards, even if the index disagrees.
 void warn_about_index(const std::map<std::string, std::string>& weight_map,
                       const std::map<std::string, SafetensorsModel::Location>& tensors,
                       const std::string& origin) {

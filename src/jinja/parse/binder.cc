@@ -117,7 +117,7 @@ class Binder {
     for (const Body& body : statement.bodies) bind(body, frame);
   }
 
-  // A body in a scope of its own, with nothing else in it.
+  // Binds a body in a scope of its own.
   void bind_inner(Statement& statement, const Frame& frame, size_t index) {
     Scope scope(program_, frame.function, &frame.scope);
     scope.visit(statement.bodies[index]);

@@ -41,7 +41,7 @@ enum class ExprKind : uint8_t {
   kAnd,
   kOr,
   kCompare,      // operands[0] comparisons[0] operands[1] ...
-  kConditional,  // condition, value, and what else (may be null)
+  kConditional,  // condition, value, and the else value (may be null)
   kList,
   kTuple,
   kDict,  // keys and values in turn
@@ -62,7 +62,7 @@ struct Expr {
   Datum constant;     // strings point to `name`
   std::string name;   // of a variable, attribute, filter or test
   Datum name_text;    // `name` as a string
-  Undefined missing;  // of a variable: what it is when it has no value
+  Undefined missing;  // of a variable: its value if it has none
   Variable variable;
   std::vector<ExprPtr> operands;
   Arithmetic arithmetic = Arithmetic::kSubtract;

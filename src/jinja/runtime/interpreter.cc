@@ -214,7 +214,7 @@ Interpreter::Flow Interpreter::run_for(const Statement& statement) {
   return flow;
 }
 
-// `flow` becomes what a break or continue in the else branch asks of the loop around.
+// `flow` becomes the break or continue that the else branch asks of the enclosing loop.
 void Interpreter::loop_over(const Statement& statement, const Datum& iterable, Frame* outer, int64_t depth0,
                             Flow& flow) {
   ActiveLoop* loop = r_.make(ActiveLoop(*this));

@@ -72,7 +72,7 @@ void decode_block(DType dtype, const std::byte* block, std::span<float> values);
 void encode_values(DType dtype, std::span<const float> values, std::byte* blocks);
 // Element `first` of the blocks and those after it.
 void read_codes(DType dtype, const std::byte* blocks, int64_t first, std::span<float> values);
-// Leaves the other elements of the first and last block as they are, but for those that have become too
+// Leaves the other elements of the first and last block as they are, except those that have become too
 // small.
 void write_codes(DType dtype, std::byte* blocks, int64_t first, std::span<const float> values);
 

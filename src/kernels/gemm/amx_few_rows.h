@@ -1,5 +1,5 @@
-// y = x w^T (+ bias) for few tokens, as in generation: every weight is read once, in place, and the time is
-// that of reading the weights. Packing for tiles would move each weight three times.
+// y = x w^T (+ bias) for few tokens, as in generation: every weight is read once, in place, and that takes
+// all the time. Packing for tiles would move each weight three times.
 #pragma once
 
 #include "platform/thread_pool.h"

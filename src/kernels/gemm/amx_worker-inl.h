@@ -73,7 +73,7 @@ class Worker {
     drain_pending([](auto drain) {
       for (int64_t i = 0; i < drain.kSteps; ++i) drain.step();
     });
-    _mm_sfence();  // makes streamed results visible to whoever waits for this thread
+    _mm_sfence();  // makes streamed results visible to threads that wait for this one
     if (product_.output.squares != nullptr) squares_.add_to_shared(*product_.output.squares);
   }
 

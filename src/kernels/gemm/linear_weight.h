@@ -1,4 +1,4 @@
-// The weight of a linear layer and the packed forms its owner may keep alongside it, or the quantised form in
+// The weight of a linear layer and the packed forms its owner may keep alongside it, or the quantized form in
 // place of it.
 #pragma once
 
@@ -36,8 +36,8 @@ struct LinearShape {
   int64_t first_row = 0;
 };
 
-// w_NK, row-major, for any product. If its owner also keeps packed forms, they hold the same values: whoever
-// changes w_NK repacks it. Products without a suitable form pack on every call.
+// w_NK, row-major, for any product. If its owner also keeps packed forms, they hold the same values: code
+// that changes w_NK repacks it. Products without a suitable form pack on every call.
 struct LinearWeight {
   LinearWeight() = default;
   // No packed forms.
@@ -45,14 +45,14 @@ struct LinearWeight {
   LinearWeight(const View& w) : w_NK(w) {}  // NOLINT(google-explicit-constructor)
   LinearWeight(ConstTensorView w, const PackedForms& forms) : w_NK(w), packed(forms), packed_rows(w.dim(0)) {}
 
-  // Kept in quantised form alone: w_NK is a shape without elements.
+  // Kept in quantized form alone: w_NK is a shape without elements.
   LinearWeight(const ConstQuantizedMatrix& matrix, DType dtype)
       : w_NK(nullptr, dtype, {matrix.N, matrix.K}), quantized(matrix) {}
 
   bool is_quantized() const { return quantized.kind != Quantization::kNone; }
   bool empty() const { return w_NK.empty() && !is_quantized(); }
 
-  // The layer restricted to outputs [begin, end); not of a quantised one. Cut at multiples of 512 rows it
+  // The layer restricted to outputs [begin, end); not of a quantized one. Cut at multiples of 512 rows it
   // keeps its packed forms.
   LinearWeight rows(int64_t begin, int64_t end) const {
     LinearWeight part = *this;

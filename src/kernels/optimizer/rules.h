@@ -1,6 +1,6 @@
 // The rules of kernels/optimizer/element_update.h. A new one is a file like adamw.h and two lines here: its
-// file, and its name. formulas-inl.h includes this list once more, with TESSERA_UPDATE_FORMULAS, for what the
-// same files say of the formulas; hence no #pragma once.
+// file, and its name. formulas-inl.h includes this list once more, with TESSERA_UPDATE_FORMULAS, for the
+// formulas in the same files; hence no #pragma once.
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/lion.h"
 

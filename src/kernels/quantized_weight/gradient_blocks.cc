@@ -63,7 +63,7 @@ void decode_gradient_blocks(GradientCode code, const std::byte* blocks, int64_t 
   const auto* const scales = reinterpret_cast<const float*>(blocks);
   const auto* const codes = reinterpret_cast<const uint8_t*>(scales + divide_up(count, kGradientBlock));
   for (int64_t at = begin; at < begin + size; at += kGradientBlock) {
-    const int64_t in_block = std::min(kGradientBlock, count - at);  // also of those that are not asked for
+    const int64_t in_block = std::min(kGradientBlock, count - at);  // counts unrequested ones too
     const int64_t wanted = std::min(in_block, begin + size - at);
     const uint8_t* const from = codes + code_bytes(code, at);
     const float scale = scales[at / kGradientBlock];

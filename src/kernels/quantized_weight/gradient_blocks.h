@@ -31,8 +31,8 @@ inline int64_t gradient_blocks_bytes(GradientCode code, int64_t count) {
          (code == GradientCode::kInt8 ? count : divide_up(count, int64_t{2}));
 }
 
-// On the calling thread. `blocks` is aligned for float32. new_feedback may be `feedback` itself, or null:
-// then the error is not kept. Nothing else overlaps.
+// Runs on the calling thread. `blocks` is aligned for float32. new_feedback may be `feedback` itself, or
+// null: then the error is not kept. Nothing else overlaps.
 void encode_gradient_blocks(GradientCode code, const float* x, const bf16* feedback, int64_t count,
                             std::byte* blocks, bf16* new_feedback);
 // y = values [begin, begin + size) of the `count` in `blocks`; `begin` is a multiple of kGradientBlock.

@@ -1,8 +1,8 @@
 // The layout of 8-bit codes in AMX tiles (kernels/amx/tiles.h), each 64 deep along the contraction:
 //
 //   A (int8)   16 rows x 64 of the contraction
-//   B (int8)   16 quads of the contraction x 16 columns: row p holds (b[4p][0], ..., b[4p+3][0], b[4p][1],
-//   ...) C (int32)  16 rows x 16 columns
+//   B (int8)   16 quads of the contraction x 16 columns: row p: b[4p][0], ..., b[4p+3][0], b[4p][1], ...
+//   C (int32)  16 rows x 16 columns
 //
 // A product reads a in panels of 32 rows: k-step after k-step, two tiles each, so that row t of the panel has
 // 64 contiguous bytes of each k-step, 2 KiB apart. The panels follow one another.

@@ -1,4 +1,4 @@
-// The two halves of kNf4 and kNf4Double (quantized_form.h): quantising, and the scales of a stretch of a row.
+// The two halves of kNf4 and kNf4Double (quantized_form.h): quantizing, and the scales of a stretch of a row.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace tessera {
 // The values d of codes of scales, ascending: bitsandbytes' create_dynamic_map().
 const std::array<float, 256>& dynamic_map();
 
-// Quantises one of the matrices of `to`, whose elements arrive in order in pieces of any length.
+// Quantizes one of the matrices of `to`, whose elements arrive in order in pieces of any length.
 class Nf4Quantizer {
  public:
   Nf4Quantizer(const QuantizedMatrix<std::byte>& to, int64_t first_row);

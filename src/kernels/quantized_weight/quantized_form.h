@@ -1,12 +1,11 @@
 // The quantized forms of frozen weights and their layout in memory.
 //
-//   kInt8       w_nk ~ s_n q_nk              q in -127 ... 127, s_n = max_k |w_nk| / 127, float32
-//   kNf4        w_nk ~ a_b c(q_nk)       b counts blocks of 64 elements of the flattened matrix, across rows;
-//   a_b
-//                                        the largest |w_nk| of the block, float32; c the 16 values of
-//                                        NormalFloat, 4 bits (Dettmers et al., QLoRA, 2023)
-//   kNf4Double  the same, a_b ~ m + t_g d(p_b)   p 8 bits, d the dynamic map of 256 values (Dettmers, 8-bit
-//                                        approximations, 2016), g = b / 256; m the mean of all a, t_g the
+//   kInt8       w_nk ~ s_n q_nk          q in -127 ... 127, s_n = max_k |w_nk| / 127, float32
+//   kNf4        w_nk ~ a_b c(q_nk)       b counts blocks of 64 elements of the flattened matrix, across
+//                                        rows; a_b the largest |w_nk| of the block, float32; c the 16
+//                                        values of NormalFloat, 4 bits (Dettmers et al., QLoRA, 2023)
+//   kNf4Double  the same with            p 8 bits, d the dynamic map of 256 values (Dettmers, 8-bit
+//               a_b ~ m + t_g d(p_b)     approximations, 2016), g = b / 256; m the mean of all a, t_g the
 //                                        largest |a_b - m| of the group, float32
 //
 // These are bitsandbytes' forms. Its kernels for AVX-512 read the scale of another block where K is a

@@ -19,14 +19,14 @@ const int8_t* int8_codes(const std::byte* codes) { return reinterpret_cast<const
 
 // ---- 8 bits ----
 
-// Rows of the other operand that are quantised at a time.
+// Rows of the other operand that are quantized at a time.
 constexpr int64_t kTokens = 2048;
 constexpr int64_t kRowsPerTask = 8;
 
 struct Int8Scratch {
   int8_t* codes;         // [min(T, kTokens), depth], or in tiles
   float* scales;         // of its rows
-  std::byte* of_thread;  // by thread: sums of a part, and what the product needs
+  std::byte* of_thread;  // by thread: sums of a part, and scratch of the product
 
   static int64_t bytes_per_thread() {
     const Int8Kernels& product = int8_product_table().chosen();
@@ -45,12 +45,12 @@ Int8Scratch take_int8_scratch(Arena& arena, int64_t max_rows, int64_t depth, int
   return scratch;
 }
 
-// One of the two products: out = a b, the rows of a quantised.
+// One of the two products: out = a b, the rows of a quantized.
 struct Int8Call {
   const int8_t* b;
   int64_t b_stride;
   bool b_is_transposed;
-  const float* factors;  // of the columns of a, before it is quantised; may be null
+  const float* factors;  // of the columns of a, before it is quantized; may be null
   const float* scales;   // of the columns of the result; may be null
 };
 

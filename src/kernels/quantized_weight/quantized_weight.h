@@ -1,22 +1,21 @@
-// The products of a linear layer whose weight is kept in fewer bits (quantized_form.h); nothing trains it.
+// The products of a linear layer whose frozen weight is kept in fewer bits (quantized_form.h):
 //
 //   forward          y_tn  = sum_k x_tk w_nk + b_n
 //   backward, input  dx_tk = sum_n dy_tn w_nk
 //
-// kInt8: the rows of the other operand are quantised as well, on the fly, and codes multiplied as integers:
+// kInt8: the rows of the other operand are quantized as well, on the fly, and codes multiplied as integers:
 //
 //   x_tk ~ u_t p_tk          y_tn  = (sum_k p_tk q_nk) (u_t s_n) + b_n
-//   dy_tn s_n ~ v_t r_tn     dx_tk = (sum_n r_tn q_nk) v_t              s_n lies along the sum, so it goes
-//   into r
+//   dy_tn s_n ~ v_t r_tn     dx_tk = (sum_n r_tn q_nk) v_t
 //
-//   with u_t = max_k |x_tk| / 127 and p_tk = x_tk / u_t rounded to nearest, ties to even; likewise v, r. The
+//   s_n lies along the second sum, so it is part of r.
+//   u_t = max_k |x_tk| / 127 and p_tk = x_tk / u_t rounded to nearest, ties to even; likewise v, r. The
 //   sums are exact (checked: 127^2 K and 127^2 N below 2^31), everything else is float32 as written, so that
 //   all implementations and any number of threads give the same bits. A row whose largest element is below
 //   2^-100 counts as zero; one with an element that is not finite gives NaN.
 //
-// kNf4, kNf4Double: weights are turned into the dtype A of x, some rows or columns at a time, and multiplied
-// by
-//   gemm.h: its types, error and order of summation.
+// kNf4, kNf4Double: weights are converted to the dtype A of x, some rows or columns at a time, and
+// multiplied by gemm.h, whose types, error and order of summation apply.
 //
 // Types: x, b, dy have one dtype A, BF16 or F32; y and dx are A or F32. Shapes as in gemm.h; T >= 0.
 #pragma once
@@ -35,7 +34,7 @@
 
 namespace tessera {
 
-// Quantises a matrix, finite, whose rows arrive in order: the one that begins at `first_row` of `to`. Any
+// Quantizes a matrix, finite, whose rows arrive in order: the one that begins at `first_row` of `to`. Any
 // pieces and any number of threads give the same bits.
 class MatrixQuantizer {
  public:

@@ -15,7 +15,7 @@ namespace {
 
 constexpr Quantization kKinds[] = {Quantization::kInt8, Quantization::kNf4, Quantization::kNf4Double};
 
-// A weight, its quantised form, and what that form stands for, by the formulas of quantized_form.h.
+// A weight, its quantized form, and what that form stands for, by the formulas of quantized_form.h.
 struct QuantizedExample {
   QuantizedExample(Quantization kind, int64_t N, int64_t K, uint64_t seed) : w_NK(DType::kF32, {N, K}) {
     w_NK.fill_normal(seed, 0.05f);
@@ -217,7 +217,7 @@ TEST(Int8Product, IsExactInEveryImplementation) {
   }
 }
 
-// The formulas of quantized_weight.h in int64 and float64: a_ti the rows that are quantised, q_ij their
+// The formulas of quantized_weight.h in int64 and float64: a_ti the rows that are quantized, q_ij their
 // partners.
 template <typename Code>
 std::vector<Expected> expected_int8(const std::vector<double>& a, int64_t T, int64_t depth, int64_t columns,
@@ -245,7 +245,7 @@ struct ProductCase {
   int64_t T, N, K;
   DType dtype, result;
 };
-// Several parts of rows and columns, several panels, odd tails; rows beyond those quantised at once.
+// Several parts of rows and columns, several panels, odd tails; rows beyond those quantized at once.
 const ProductCase kProducts[] = {
     {1, 1, 1, DType::kBF16, DType::kBF16},       {5, 33, 65, DType::kF32, DType::kF32},
     {67, 257, 130, DType::kBF16, DType::kF32},   {513, 40, 300, DType::kBF16, DType::kBF16},

@@ -98,7 +98,7 @@ ProcessorAssignment assign_processors(const NodeProcessors& node, int num_ranks)
     if (count > node.limits.cpus.size()) break;
     rank.num_processors = std::ssize(rank.cpus);
     if (node.limits.quota) {
-      // A single rank takes what a process without a launcher takes: a fractional limit is rounded up.
+      // A single rank gets as many as a process without a launcher: a fractional limit is rounded up.
       const auto by_quota = static_cast<int64_t>(count == 1 ? std::ceil(quota) : std::floor(quota_per_rank));
       rank.num_processors = std::clamp<int64_t>(by_quota, 1, rank.num_processors);
     }

@@ -29,8 +29,8 @@ class MeetingClient {
   ~MeetingClient();
 
   // Returns this node's assignment; nullopt while it is still waiting. Error(kTryAgain) if node 0 has ended
-  // or cannot be reached. If node 0 refuses this node, an Error with what it says; code kDone means the job
-  // has ended successfully.
+  // or cannot be reached. If node 0 refuses this node, an Error with node 0's reason; code kDone means the
+  // job has ended successfully.
   std::optional<wire::Assignment> wait(std::chrono::milliseconds timeout);
 
  private:

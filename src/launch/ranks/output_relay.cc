@@ -129,7 +129,7 @@ void OutputRelay::take(Source* source, std::string_view text) {
     show(source, source->line);
     source->line = text.substr(last + 1);
   }
-  // Drop states of a progress bar that nobody will see.
+  // Drops states of a progress bar that will never be shown.
   if (!plain && source->line.size() > kReadBytes) source->line = std::string(last_state(source->line));
   if (source->line.size() <= kMaxLineBytes) return;
   show(source, plain ? source->line : source->line + "\n");

@@ -33,8 +33,8 @@ UniqueFd make_memory(const char* name, int64_t size_bytes = 0) {
   return file;
 }
 
-// A folder of this user alone below the one for temporary files, in which everybody may create names: what
-// another user has put in its place is refused, and links are not followed.
+// A folder of this user alone below the one for temporary files, in which everybody may create names: another
+// user's file or folder of that name is refused, and links are not followed.
 fs::path temporary_log_folder() {
   std::error_code error;
   const fs::path shared = fs::temp_directory_path(error);

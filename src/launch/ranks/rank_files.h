@@ -12,7 +12,7 @@
 namespace tessera {
 
 // Creates the folder <log_dir>/<run id>_XXXXXX of the whole launch if any rank writes files; returns "" if
-// none does. Without --log_dir it is in TMPDIR/tessera-logs-<user id>, which nobody else may enter.
+// none does. Without --log_dir it is in TMPDIR/tessera-logs-<user id>, which other users may not enter.
 // Error(kIoError).
 std::filesystem::path make_log_folder(const LaunchPlan& plan);
 

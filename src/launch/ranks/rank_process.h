@@ -57,9 +57,8 @@ struct RankEnd {
   std::string describe_to_others() const;
 };
 
-// The end that caused the others: the first of a rank that was not asked to end and blames no other,
-// or the lowest rank with the same message; nullptr if none failed. `ends` are in chronological
-// order.
+// The end that caused the others: the first of a rank that was not asked to end and blames no other, or the
+// lowest rank with the same message; nullptr if none failed. `ends` are in chronological order.
 const RankEnd* find_culprit(const std::vector<RankEnd>& ends);
 
 // Whether a restart may help: not after bad input, bad settings, bugs or numerical failures.

@@ -294,7 +294,7 @@ void set_crash_rank(int rank) { crash_rank = rank; }
 }  // namespace tessera
 
 #if !defined(TESSERA_ASAN) && !defined(TESSERA_TSAN)
-// All threads of the program, those of libraries included, are started by this.
+// This starts all threads of the program, those of libraries included.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*routine)(void*),
                               void* argument) {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);

@@ -1,8 +1,8 @@
 // Prints one line about a process that dies of SIGSEGV, SIGBUS, SIGILL, SIGFPE or SIGABRT: which signal, and
 // where.
 //
-//   error: rank 2 was killed by signal 11 (SIGSEGV), segmentation fault at address 0x10, in tessera::f <-
-//   main
+//   error: rank 2 was killed by signal 11 (SIGSEGV), segmentation fault at address 0x10,
+//          in tessera::f <- main
 //
 // Nothing is safe in a process that has faulted: it may hold the heap's lock, or have corrupted the heap. So
 // the handler itself only makes system calls. It finds the return addresses and starts this program again as
@@ -36,12 +36,12 @@ inline constexpr int64_t kCrashStackBytes = 8192;
 // The program is started with this as its only argument to look up the names.
 inline constexpr const char* kDescribeCrashArgument = "--describe-crash";
 
-// Call once, on the main thread. The handler runs on a separate stack, as what overflows may be the stack: on
-// one for the main thread, and one that every other thread gets, whoever starts it, as crash_handler.cc
-// defines the program's pthread_create. `program` is
-// the path of the program that looks up names, and must stay valid until the process ends; `before_line`,
-// which may be null, is called before a line is written and must only make system calls. No effect under
-// AddressSanitizer and ThreadSanitizer, which report crashes themselves.
+// Call once, on the main thread. The handler runs on a separate stack, as the crash may be a stack overflow:
+// one for the main thread, and one for each other thread, whatever starts it, as crash_handler.cc defines
+// the program's pthread_create. `program` is the path of the program that looks up names, and must stay
+// valid until the process ends; `before_line`, which may be null, is called before a line is written and
+// must only make system calls. No effect under AddressSanitizer and ThreadSanitizer, which report crashes
+// themselves.
 void install_crash_handler(const char* program, void (*before_line)());
 
 // Sets the rank shown in the line from now on.

@@ -34,7 +34,7 @@ struct RankSituation {
 nlohmann::json describe_node(const LaunchPlan& plan, const std::vector<RankSituation>& ranks,
                              const NetworkStatistics& network, const std::string& doing);
 
-// Parses what another node has sent; nullopt if it is not a valid report of that node.
+// Parses a report from another node; nullopt if it is not a valid report of that node.
 std::optional<nlohmann::json> parse_node_report(const std::string& text, int node);
 
 struct StallReportInputs {

@@ -29,7 +29,7 @@ void leave_termination_message(std::string_view message, EarlierMessage earlier,
                                const Environment& environment) {
   const std::string asked = environment(kTerminationLogVariable).value_or("");
   const std::string path = asked.empty() ? kTerminationLog : asked;
-  // Never blocks: whatever somebody has put at this path.
+  // Never blocks, whatever kind of file is at this path.
   const int flags = O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (asked.empty() ? 0 : O_CREAT);
   const UniqueFd file(open(path.c_str(), flags, 0644));
   struct stat state = {};

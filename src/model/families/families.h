@@ -1,4 +1,4 @@
-// The table of model families: which class computes the models of which config.json.
+// The table of model families: the class that computes a config.json's model.
 #pragma once
 
 #include <memory>

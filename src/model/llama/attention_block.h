@@ -75,7 +75,7 @@ struct AttentionScratch {
   LoraScratch lora;
 };
 
-// The views of `saved` that (2) to (4) write, and those that (5) writes.
+// Allocate the views of `saved` that (2) to (4) write, and those that (5) writes.
 void allocate_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
                   AttentionSaved& saved);
 void allocate_attention_output(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
@@ -94,7 +94,7 @@ void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, con
                                const SequenceInfo& sequences, const KeptOutputs& kept,
                                const AttentionSaved& saved, const AttentionScratch& scratch, TensorView y_TD);
 
-// On entry dx_TD holds the gradient of the stream after the block, x + y; on return that of x. Weight
+// On entry dx_TD holds the gradient of the stream after the block, x + y; on return the gradient of x. Weight
 // gradients are overwritten or added to, according to `update`.
 void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                               const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,

@@ -36,8 +36,8 @@ void decoder_layer_forward(Ops& ops, const AttentionBlockConfig& config, const L
                            const SequenceInfo& sequences, ConstTensorView residual_TD,
                            const LayerSaved& saved, const LayerScratch& scratch, TensorView y_TD);
 
-// Recomputes what is not in `kept` of `saved` from saved.attention.x_TD, bit-identical to forward; all but
-// gate_up, which backward recomputes chunk by chunk.
+// Recomputes from saved.attention.x_TD everything that is not in `kept` of `saved`, bit-identical to forward,
+// except gate_up, which backward recomputes chunk by chunk.
 void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
                              const SequenceInfo& sequences, const KeptOutputs& kept, const LayerSaved& saved,
                              const LayerScratch& scratch);

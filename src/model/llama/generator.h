@@ -9,7 +9,7 @@
 namespace tessera {
 
 // Token-by-token generation with a key-value cache; weights must be bound as whole arrays. One sequence.
-// Error(kBadConfig) for other families than Llama's.
+// Error(kBadConfig) for families other than Llama.
 class Generator {
  public:
   // Allocates caches for `capacity` positions and buffers for prompts fed in chunks of max_chunk tokens.

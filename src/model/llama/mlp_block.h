@@ -68,7 +68,7 @@ MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType d
 void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, ConstTensorView residual_TD,
                        const MlpSaved& saved, const MlpScratch& scratch, TensorView y_TD);
 
-// On entry dx_TD holds the gradient of the stream after the block, x + y; on return that of x. Weight
+// On entry dx_TD holds the gradient of the stream after the block, x + y; on return the gradient of x. Weight
 // gradients are overwritten or added to, according to `update`.
 void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, const MlpGrads& grads,
                         WeightUpdate update, const MlpSaved& saved, const MlpScratch& scratch,

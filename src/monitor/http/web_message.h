@@ -30,8 +30,8 @@ struct WebResponse {
   std::shared_ptr<const std::string> body;  // nullptr = empty; shared by all connections that send it
   std::vector<std::pair<std::string, std::string>> headers = {};
   std::string content_security_policy = std::string(kStrictContentSecurityPolicy);
-  // An event stream, which stays open: the body (event_text() of what the client has missed) is followed by
-  // what WebServer::publish() sends to this channel. "" = an ordinary response.
+  // An event stream, which stays open: the body (event_text() of the events the client has missed) is
+  // followed by the events that WebServer::publish() sends to this channel. "" = an ordinary response.
   std::string channel = {};
   // For a channel: events up to this id are part of the body; the client does not get them again.
   int64_t last_event_id = 0;

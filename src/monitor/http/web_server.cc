@@ -273,8 +273,8 @@ void WebConnection::write() {
   const std::string& text = *queue_.front().text;
   const net::const_buffer rest = net::buffer(text) + written_bytes_;
   stream_.expires_after(server_.options.write_timeout);
-  // If this takes too long, the connection is reset: closed in order, it would keep what the reader does not
-  // take.
+  // If this takes too long, the connection is reset: an orderly close would keep data that the reader does
+  // not take.
   discard_on_close(true);
   stream_.async_write_some(net::buffer(rest, kSliceBytes),
                            [self = shared_from_this()](error_code error, size_t num_bytes) {
@@ -439,9 +439,9 @@ void WebThread::publish(const std::string& channel, const WebEvent& event) {
             });
 }
 
-// To those of one channel; nullptr: to all.
+// Sends to the streams of one channel; nullptr: to all.
 void WebThread::send_to_streams(const std::string* channel, int64_t id, const Text& text) {
-  std::vector<std::shared_ptr<WebConnection>> streams;  // those that end leave the map
+  std::vector<std::shared_ptr<WebConnection>> streams;  // streams that end leave the map
   for (const auto& [number, connection] : connections_) {
     const std::string& of = connection->channel();
     if (channel == nullptr ? !of.empty() : of == *channel) streams.push_back(connection->shared_from_this());

@@ -55,7 +55,7 @@ class WebServer {
   std::string url() const;
 
   // Sends the event to the clients of the channel, if there are any. Never waits. A handler that returns a
-  // stream, and publishers, agree under a lock of their own about what the client has missed: every event is
+  // stream, and publishers, agree on the client's missed events under a lock of their own: every event is
   // added there before it is published.
   void publish(const std::string& channel, const WebEvent& event);
 

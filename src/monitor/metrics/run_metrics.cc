@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// The first is that of whole steps.
+// The first phase is the whole step.
 constexpr std::array<std::string_view, 9> kPhases = {"all",  "rows", "products",  "attention", "elementwise",
                                                      "wait", "disk", "optimizer", "other"};
 

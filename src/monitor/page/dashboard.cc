@@ -148,7 +148,7 @@ class Dashboard::Worker {
   };
 
   void run() {
-    // For this thread alone (a Linux extension): what it does must not take time from the run.
+    // Applies to this thread alone (a Linux extension): its work must not take time from the run.
     setpriority(PRIO_PROCESS, 0, 10);
     for (;;) {
       std::deque<Record> records;

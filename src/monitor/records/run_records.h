@@ -1,5 +1,5 @@
-// A training run as its records tell it: the lines of metrics.jsonl and events.jsonl, read from a run's
-// folder or handed over while it runs. The page and the report show nothing else.
+// A training run as recorded: the lines of metrics.jsonl and events.jsonl, read from a run's folder or handed
+// over while it runs. The page and the report show nothing else.
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,8 @@ class RunSource {
   };
 
   virtual ~RunSource() = default;
-  // The records since the last call, without waiting for any, except at the first call for those that are
-  // there.
+  // The records since the last call, without waiting for any, except that the first call waits for existing
+  // ones.
   virtual News poll() = 0;
   // Unix seconds of the run's last step; 0 = there was none.
   virtual double updated() const = 0;

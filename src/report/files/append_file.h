@@ -12,7 +12,7 @@ namespace tessera {
 
 class AppendFile {
  public:
-  // Opens or creates the file; what it has beyond `keep_bytes` is cut off. Error(kIoError).
+  // Opens or creates the file and truncates it to `keep_bytes`. Error(kIoError).
   explicit AppendFile(std::filesystem::path path, int64_t keep_bytes = std::numeric_limits<int64_t>::max());
 
   // Readers see it at once. A record that cannot be written is left out entirely, so that those after it

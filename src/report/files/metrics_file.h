@@ -28,7 +28,7 @@ class MetricsFile : public TrainObserver {
   LineFile file_;
 };
 
-// memory.json: the memory plan of a run beside what was measured. A file that cannot be written is a warning.
+// memory.json: the memory plan of a run beside the measurements. A file that cannot be written is a warning.
 class MemoryFile : public TrainObserver {
  public:
   explicit MemoryFile(std::filesystem::path path) : path_(std::move(path)) {}

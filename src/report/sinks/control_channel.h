@@ -1,5 +1,5 @@
 // The connection of a run to the program that started it and follows it: the Python package, whose callbacks
-// are called while the run goes on. docs/operations.md describes the messages.
+// are called during the run. docs/operations.md describes the messages.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -18,7 +18,7 @@ namespace tessera {
 class ControlChannel final : public RunEvents, public RunControl {
  public:
   // Connects to the Unix socket that the variable TESSERA_CONTROL names; nullptr without the variable.
-  // Error(kNoInput) if nobody listens there.
+  // Error(kNoInput) if no process listens there.
   static std::unique_ptr<ControlChannel> open(const RunSpec& spec, const Environment& environment);
 
   ControlChannel(const RunSpec& spec, const std::string& socket);

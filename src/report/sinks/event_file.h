@@ -16,8 +16,8 @@ namespace tessera {
 class EventFile {
  public:
   // Adds events.out.tfevents.TIME.HOST.PID.N to `folder`, which it creates. In a run that resumes,
-  // `first_step` is the first step to come: TensorBoard discards what earlier files of the folder have from
-  // it on. Error(kIoError).
+  // `first_step` is the first step to come: TensorBoard discards data of earlier files of the folder from
+  // that step on. Error(kIoError).
   explicit EventFile(const std::filesystem::path& folder, std::optional<int64_t> first_step = {});
 
   // Into memory until flush().

@@ -19,8 +19,8 @@
 
 namespace tessera {
 
-// A thread of its own asks the store, which may be slow or away: training never waits for it. Values wait in
-// a queue of bounded length; those that find no place are dropped and counted in a warning at the end.
+// A separate thread talks to the store, which may be slow or down: training never waits for it. Values wait
+// in a queue of bounded length; values that do not fit are dropped and counted in a warning at the end.
 class MlflowSink : public TrainObserver {
  public:
   // Once the run has begun, `id_file` tells its id and `tracking_uri`, by which a resumed run finds it.

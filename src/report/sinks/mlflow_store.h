@@ -29,7 +29,7 @@ struct MlflowRun {
 
 enum class MlflowStatus { kRunning = 1, kFinished = 3, kFailed = 4, kKilled = 5 };  // RunStatus of MLflow
 
-// Errors are Error(kTryAgain) if trying again may help, or else kIoError; what() names the store.
+// Errors are Error(kTryAgain) if a retry may help, otherwise kIoError; what() names the store.
 class MlflowStore {
  public:
   virtual ~MlflowStore() = default;
@@ -39,8 +39,8 @@ class MlflowStore {
   virtual void set_status(MlflowStatus status, int64_t end_time_ms) = 0;
 };
 
-// By MLFLOW_TRACKING_URI: http(s)://, with MLFLOW_TRACKING_TOKEN or _USERNAME and _PASSWORD; file:// or a
-// folder, which by default is mlruns. Error(kBadConfig) for anything else.
+// Chosen by MLFLOW_TRACKING_URI: http(s)://, with MLFLOW_TRACKING_TOKEN or _USERNAME and _PASSWORD; file://
+// or a folder, which by default is mlruns. Error(kBadConfig) for anything else.
 std::unique_ptr<MlflowStore> open_mlflow_store(const Environment& environment);
 
 int64_t unix_milliseconds();

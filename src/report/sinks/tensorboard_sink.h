@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// Entries of log_history as train/NAME and eval/NAME over steps; those of training with throughput/NAME and
-// times/NAME of their step. Texts: args and model_config.
+// Writes entries of log_history as train/NAME and eval/NAME over steps; training entries with throughput/NAME
+// and times/NAME of their step. Texts: args and model_config.
 class TensorBoardSink : public TrainObserver {
  public:
   // `arguments` and `model_config` are JSON. Error(kIoError) if the folder cannot be written.

@@ -11,7 +11,7 @@ namespace tessera {
 // Adds the names that have a type in a table, and other spellings of flags that `table` has. None is listed
 // in help.
 void declare_compat_flags(FlagTable* table);
-// Adds the one of this name.
+// Adds the flag of this name.
 void declare_compat_flag(FlagTable* table, std::string_view name);
 
 // For suggestions only: none of these names is accepted. `file`: hints for settings, deepspeed_hints for

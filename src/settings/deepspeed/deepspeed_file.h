@@ -1,5 +1,5 @@
-// A DeepSpeed configuration file, parsed as DeepSpeed parses it: what the file says, not yet what it means
-// for a run. docs/deepspeed.md and docs/compat.md list every key and how it is treated.
+// A DeepSpeed configuration file, parsed as DeepSpeed parses it: its contents, not yet their meaning for a
+// run. docs/deepspeed.md and docs/compat.md list every key and how it is treated.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ Json read_deepspeed_keys(const std::string& argument);
 // (standard or URL-safe, with or without padding). kNoInput if it is none of these.
 DeepSpeedFile read_deepspeed(const std::string& argument);
 
-// Logs what the file says without effect, one line per reason; with one rank that is also what several would
-// share.
+// Logs the keys without effect, one line per reason; on one rank these include keys that divide work among
+// several.
 void log_deepspeed_notes(const DeepSpeedFile& file, int64_t world_size);
 
 }  // namespace tessera

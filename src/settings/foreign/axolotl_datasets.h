@@ -25,7 +25,7 @@ std::optional<ConfigSetting> translate_axolotl_datasets(const AxolotlChats& chat
 std::string axolotl_chat_template(const nlohmann::json& object, int64_t line,
                                   const ForeignSettings& settings);
 
-// Drops or refuses what the table says of the key `where` + `name`; false if it is read or renamed. The table
+// Drops or refuses the key `where` + `name` if the table says so; false if it is read or renamed. The table
 // has the keys of an entry as datasets.NAME.
 bool settle_axolotl_key(const std::string& name, const nlohmann::json& value, int64_t line,
                         const std::string& where, ForeignSettings* settings);

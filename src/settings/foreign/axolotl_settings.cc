@@ -113,7 +113,7 @@ class AxolotlSettings {
       check_special_tokens(structure_of(tokens->value), model);
   }
 
-  // eos_token is followed; other tokens that Axolotl would change are refused; that of padding has no effect.
+  // Honours eos_token; refuses changes to other tokens; the padding token has no effect.
   void check_special_tokens(const json& tokens, const std::string& model) {
     if (!tokens.is_object())
       settings_.fail_in(line_, "special_tokens: expected an object, found {}", found_text(tokens));

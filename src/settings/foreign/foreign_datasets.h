@@ -23,8 +23,8 @@ struct ConfigSetting {
 //                  weights
 //   both           `val_size`, `val_set_size`: a share of the rows
 //   Axolotl        `datasets:` and `test_datasets:`, lists of objects with path, type, ...
-// Other settings stay as they are. Errors (kBadConfig) name `origin`, the line and what is asked for that is
-// missing here; kNoInput and kBadData of dataset_info.json.
+// Other settings stay as they are. Errors (kBadConfig) name `origin`, the line and the requested feature that
+// is missing here; kNoInput and kBadData of dataset_info.json.
 void translate_foreign_datasets(const std::string& origin, std::vector<ConfigSetting>* settings);
 
 }  // namespace tessera

@@ -65,9 +65,9 @@ class ForeignSettings {
   int64_t formats_line_ = 1;
 };
 
-// A text as it is, anything else as JSON. YAML leaves scalars at the top of a file as text.
+// Text as it is, anything else as JSON. YAML leaves scalars at the top of a file as text.
 std::string word_of_value(const nlohmann::json& value);
-// Lists and objects, also those that a text has as JSON.
+// Lists and objects, also if they are given as JSON text.
 nlohmann::json structure_of(const nlohmann::json& value);
 // Whether the file is of the format json, csv, parquet or text of the library datasets, by its name.
 bool has_file_format(const std::string& path, std::string_view format);

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr const char* kInfoFile = "dataset_info.json";
 constexpr const char* kOnline = "ONLINE";
 
-// Settings that only LLaMA-Factory has; template and dataset_dir are enough by themselves.
+// Settings that only LLaMA-Factory has; template and dataset_dir are sufficient marks.
 constexpr std::string_view kMarks[] = {"stage",          "cutoff_len",     "mask_history",     "neat_packing",
                                        "media_dir",      "tokenized_path", "interleave_probs", "mix_strategy",
                                        "default_system", "tool_format",    "enable_thinking"};
@@ -233,8 +233,8 @@ class LlamaFactoryDatasets {
     log_warning("max_length has no effect: nothing is generated");
   }
 
-  // Rows are those of LLaMA-Factory, which lets documents see those before them in their row unless
-  // neat_packing is set; that is kept where the row is one text.
+  // The rows are LLaMA-Factory's, which lets documents see those before them in their row unless neat_packing
+  // is set; that is kept if the row is one text.
   void translate_packing() {
     if (rows_.is_pretraining && !is_set("packing")) {
       settings_.take("packing");

@@ -6,9 +6,9 @@
 namespace tessera {
 
 // A file is LLaMA-Factory's if it has `template` or `dataset_dir`, or another setting that only LLaMA-Factory
-// has beside names of data sets that data/dataset_info.json describes. `dataset: a, b` are then names in
-// dataset_info.json of dataset_dir ("data"): their files or hub names, columns, tags and targets become
-// dataset_formats, and what the file leaves out has LLaMA-Factory's default (LoRA, targets, packing).
+// has together with names of data sets that data/dataset_info.json describes. In that case `dataset: a, b`
+// are names in dataset_info.json of dataset_dir ("data"): their files or hub names, columns, tags and targets
+// become dataset_formats, and omitted settings have LLaMA-Factory's default (LoRA, targets, packing).
 void translate_llama_factory_datasets(ForeignSettings* settings);
 
 }  // namespace tessera

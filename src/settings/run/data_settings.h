@@ -52,7 +52,7 @@ DataSource parse_data_source(const std::string& entry);
 DatasetOptions dataset_options(const DataArguments& data, const std::vector<std::string>& sources,
                                const std::filesystem::path& tokenizer_folder);
 
-// Whether any of the sources holds text, which a tokenizer must turn into token ids: all but .safetensors.
+// Whether any of the sources holds text, which a tokenizer must turn into token ids: all except .safetensors.
 bool needs_tokenizer(const std::vector<std::string>& sources);
 
 }  // namespace tessera

@@ -18,8 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// Every read marks its name as known to the schedule; done() rejects the rest. Absent values
-// stay.
+// Every read marks its name as known to the schedule; done() rejects the rest. Absent values stay.
 class Keywords {
  public:
   Keywords(ScheduleType schedule, const std::string& text) : schedule_(schedule) {

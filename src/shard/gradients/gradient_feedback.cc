@@ -1,4 +1,4 @@
-// The errors of quantised gradients: GradientStore's part that keeps, settles and hands them out.
+// The errors of quantized gradients: GradientStore's part that keeps, settles and hands them out.
 #include <algorithm>
 
 #include "base/error.h"

@@ -210,8 +210,8 @@ void run_jobs(uint64_t num_jobs, const std::function<void(const FeedbackJob& job
   }
 }
 
-// While nothing is settled, every other node holds back at most half a step; with what it has held back, sums
-// are exact but for the rounding of errors to bf16 and of sums to float32.
+// Until errors are settled, every other node holds back at most half a step; including these errors, sums are
+// exact up to the rounding of errors to bf16 and of sums to float32.
 TEST(GradientFeedback, WhatArrivesAddsUpToTheGradients) {
   run_jobs(30, [](const FeedbackJob& job, Communicator& comm) {
     FeedbackRank rank(job, comm, 1e6f);

@@ -41,7 +41,7 @@ class GradientStore final : public GradientPath {
   GradientStore(const ZeroLayout& layout, const ZeroSettings& settings, const ShardPlan& plan,
                 Communicator& comm, ThreadPool& pool, OnSum on_sum = {});
 
-  // The model adds to the results of earlier passes (in all but the first pass); otherwise it overwrites.
+  // The model adds to the results of earlier passes (in all passes but the first); otherwise it overwrites.
   bool model_accumulates() const { return direct_; }
 
   Update begin_pass(bool is_first, bool is_last, bool is_ignored = false) override;
@@ -60,12 +60,12 @@ class GradientStore final : public GradientPath {
   int64_t index(int64_t group, int64_t element) const override;
 
   bool has_feedback() const { return has_feedback_; }
-  // Collective, between steps: the errors of all ranks for an element add up to that of its owner, in the
-  // order of nodes and rounded once; those of other ranks become 0. `before_change` is called before own
-  // errors change.
+  // Collective, between steps: the errors of all ranks for an element are added up at its owner, in the order
+  // of nodes and rounded once; those of other ranks become 0. `before_change` is called before own errors
+  // change.
   void settle_feedback(const std::function<void()>& before_change);
-  // The step was given up: the errors of its sums do not count, nor do those of earlier steps that were sent
-  // along with them.
+  // The step was given up: the errors of its sums do not count, nor do errors of earlier steps that were sent
+  // with them.
   void discard_feedback();
   // This rank's errors of elements of its own parts, once they are settled or to be so. feedback_written()
   // must follow the last write_feedback().

@@ -56,8 +56,7 @@ class OwnedPieces {
   std::vector<Piece> pieces_;
 };
 
-// Elements that a rank owns. Ranges ascend; over all ranks they cover the flat array exactly
-// once.
+// Elements that a rank owns. Ranges ascend; over all ranks they cover the flat array exactly once.
 std::vector<ElementRange> owned_ranges(const ShardPlan& plan, int rank);
 
 }  // namespace tessera

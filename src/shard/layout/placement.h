@@ -28,7 +28,7 @@ struct Placement {
   StateChoice state = StateChoice::kMemory;
   UpdateChoice update = UpdateChoice::kAfterStep;
   bool device_window = false;  // a model on another device sees weights and gradients of the host through it
-  bool nodes_train_apart = false;  // an outer update is around that of each node
+  bool nodes_train_apart = false;  // an outer update wraps each node's update
   bool is_single = true;           // one rank, of the job or of a node that trains apart
 };
 

@@ -16,9 +16,8 @@ class ShardPlan {
   // local_world_size parts at multiples of `alignment` elements from its beginning. Small groups leave the
   // last ranks without elements.
   ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size);
-  // A plan in which no cut falls into the `indivisible` ranges, ascending and each within a group.
-  // Groups are cut so that all ranks own about the same over all groups; any may own nothing of a
-  // group.
+  // A plan in which no cut falls into the `indivisible` ranges, ascending and each within a group. Groups are
+  // cut so that all ranks own about the same over all groups; any may own nothing of a group.
   ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size,
             const std::vector<Part>& indivisible);
 

@@ -22,7 +22,7 @@
 //                  group only (with tied embeddings also of the embedding). It may have the weights of
 //                  decoder layers on disk, with a few of them in memory (shard/layout/weight_window.h)
 //   rounding       float32, 4 MiB per rank, if accumulators are BF16
-//   feedback       the errors of quantised gradients between nodes: BF16, P/L per rank
+//   feedback       the errors of quantized gradients between nodes: BF16, P/L per rank
 #pragma once
 
 #include <cstdint>
@@ -124,7 +124,7 @@ bool shards_weights(const ZeroLayout& layout, const ZeroSettings& settings);
 bool accumulates_whole_gradient(const ZeroLayout& layout, const ZeroSettings& settings);
 // Whether data crossing the network needs memory of its own.
 bool needs_staging(const ZeroLayout& layout, const ZeroSettings& settings);
-// Whether the errors of quantised gradients are kept, one for each element of a rank's share.
+// Whether the errors of quantized gradients are kept, one for each element of a rank's share.
 bool has_gradient_feedback(const ZeroLayout& layout, const ZeroSettings& settings);
 // The nodes over which parameters are sharded: one, where nodes train on their own.
 inline int sharding_nodes(const ZeroSettings& settings, int num_nodes) {
@@ -155,7 +155,7 @@ struct ZeroMemory {
   int64_t accumulator_bytes = 0;
   int64_t staging_bytes = 0;    // node sums on the network
   int64_t rounding_bytes = 0;   // sums before rounding to BF16
-  int64_t feedback_bytes = 0;   // errors of quantised gradients
+  int64_t feedback_bytes = 0;   // errors of quantized gradients
   int64_t optimizer_bytes = 0;  // state tensors or buffers for them, and the scratch of the gradient norm
   int64_t remainder_bytes = 0;  // of the master weights
   int64_t workspace_bytes = 0;  // of the update

@@ -342,7 +342,7 @@ TEST(WireBytes, QuantizedGradientsTakeTheBytesOfTheirBlocks) {
   }
 }
 
-// GB that a node sends in a step: those of Llama 3 8B on 4 nodes, in 32 layers.
+// GB that a node sends in a step of Llama 3 8B on 4 nodes, with 32 layers.
 TEST(WireBytes, OfLlama3) {
   ZeroLayout llama;
   llama.num_nodes = 4;

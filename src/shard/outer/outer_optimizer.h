@@ -2,9 +2,8 @@
 // (shard/layout/outer_settings.h). With node k's weights w_k, which were w after the last exchange, K nodes,
 // the outer momentum m, learning rate r and momentum b:
 //
-//   d = (sum over k of w - w_k) / K     w - w_k travels in network_dtype or as blocks of codes with their
-//   errors;
-//                                       summed in float32, in the order of nodes
+//   d = (sum over k of w - w_k) / K     w - w_k is sent in network_dtype, or as blocks of codes with
+//                                       error feedback; summed in float32, in the order of nodes
 //   m = b m + d                         by the owner of the elements
 //   u = r (d + b m)                     Nesterov momentum as in torch.optim.SGD; rounded to network_dtype
 //   w = w - u                           on every node
@@ -43,7 +42,7 @@ class OuterOptimizer {
 
   const OuterPlan& plan() const { return plan_; }
 
-  // Sends the difference of the node's weights and begins to sum it up. Exactly: errors of quantised
+  // Sends the difference of the node's weights and begins to sum it up. Exactly: errors of quantized
   // differences are sent along and are none afterwards.
   void begin(int64_t piece, const NodeWeights& node, bool exactly = false);
   // Waits for the sum, updates the momentum and begins to send the update.
@@ -78,7 +77,7 @@ class OuterOptimizer {
   std::vector<int64_t> momentum_begin_;  // by piece
   PageBuffer weights_;
   PageBuffer momentum_;
-  PageBuffer feedback_;                        // as weights_, with quantised gradients
+  PageBuffer feedback_;                        // as weights_, with quantized gradients
   PageBuffer differences_;                     // of the pieces under way
   PageBuffer updates_;                         // likewise, in network_dtype
   std::vector<NetworkGroup::Ticket> tickets_;  // by piece, of its last operation

@@ -45,7 +45,7 @@ OuterPlan::OuterPlan(const ZeroLayout& layout, const ZeroSettings& settings, int
   plan_buffers();
 }
 
-// The first exchange of a fragment may come after fewer updates, so that those of all are evenly distributed.
+// A fragment's first exchange may come after fewer updates, so that all exchanges are evenly spaced.
 bool OuterPlan::begins(int64_t fragment, int64_t num_updates) const {
   const int64_t offset = fragment * settings_.sync_every / settings_.num_fragments;
   return num_updates > 0 && num_updates >= offset && (num_updates - offset) % settings_.sync_every == 0;

@@ -62,7 +62,7 @@ struct OuterMemory {
   int64_t weight_bytes = 0;    // float32, of the elements it keeps
   int64_t momentum_bytes = 0;  // float32, of those it owns
   int64_t buffer_bytes = 0;    // float32 differences and what travels back
-  int64_t feedback_bytes = 0;  // errors of quantised differences: BF16
+  int64_t feedback_bytes = 0;  // errors of quantized differences: BF16
 };
 OuterMemory outer_memory(const ZeroLayout& layout, const ZeroSettings& settings);
 std::vector<MemoryItem> outer_memory_items(const ZeroLayout& layout, const ZeroSettings& settings);

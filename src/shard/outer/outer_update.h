@@ -40,7 +40,7 @@ class OuterUpdate final : public UpdateRule {
 
   // The node's masters, which all nodes have alike, become the outer weights.
   void loaded(const std::vector<ElementRange>& kept);
-  // All nodes take the same weights, those that are saved.
+  // Gives all nodes the same weights, the ones that are saved.
   void synchronize(const ChangeHook& before_change);
   // They also take the mean of their optimizers' states.
   void settle_state(const ChangeHook& before_change);

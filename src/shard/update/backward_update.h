@@ -23,10 +23,9 @@ class BackwardUpdate final : public UpdateRule {
   BackwardUpdate(GroupUpdate group_update, const OptimizerState& state, const double* product_squares,
                  FindNotFinite find_not_finite);
 
-  // The last pass of the next step makes this update, calling `before_change` (if set) before each
-  // group. A max_group_norm, which needs a single rank, scales down every group's gradients to it,
-  // besides step.gradient_scale; 0 = none. Once a gradient is not finite, the remaining groups are not
-  // updated.
+  // The last pass of the next step makes this update, calling `before_change` (if set) before each group. A
+  // max_group_norm, which needs a single rank, scales down every group's gradients to it, besides
+  // step.gradient_scale; 0 = none. Once a gradient is not finite, the remaining groups are not updated.
   void begin(const OptimizerStep& step, double max_group_norm, ChangeHook before_change);
   // The pass was abandoned; nothing changes.
   void cancel() { step_.reset(); }
@@ -50,7 +49,7 @@ class BackwardUpdate final : public UpdateRule {
 
  private:
   bool is_single() const { return group_update_.plan.world_size() == 1; }
-  // Returns a group's sum; those of its ranges go into range_squares_.
+  // Returns a group's sum; the sums of its ranges go into range_squares_.
   double add_squares(int64_t group);
 
   GroupUpdate group_update_;

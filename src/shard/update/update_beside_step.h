@@ -21,7 +21,7 @@ class RingOfGradients {
  public:
   RingOfGradients(Device& device, const GradientRing& slots, ThreadPool& pool);
 
-  // Ranges cut to what a slot takes, with their gradients in the slots in turn.
+  // Ranges cut to the size of a slot; their gradients use the slots in turn.
   std::vector<ParameterRange> cut(const std::vector<ParameterRange>& ranges) const;
   TensorView memory() const { return buffer_.view(DType::kF32, {slots_.num_elements()}); }
   int64_t num_slots() const { return slots_.num_slots; }

@@ -41,8 +41,8 @@ class DeviceWeights : public WeightPlace {
   TensorView on_device_;
 };
 
-// Updated by the host, which has a copy. A copy to the device is made beside what it computes, and a group
-// that is opened waits for its own.
+// Weights updated by the host, which has a copy. Copies to the device overlap its computation, and an opened
+// group waits for its own copy.
 class HostUpdatedWeights final : public DeviceWeights {
  public:
   HostUpdatedWeights(TrainableModel& model, ThreadPool& pool);

@@ -1,6 +1,6 @@
-// Between a model on a device and its parameters on the host: what is opened is copied to the device, where a
-// few layers have places at a time, and the gradients that the model leaves there are copied back. Copies are
-// made beside the model's operations, which wait for what they need.
+// The layer between a model on a device and its parameters on the host: opened groups are copied to the
+// device, where a few layers have places at a time, and the gradients that the model leaves there are copied
+// back. Copies overlap the model's operations, which wait for the ones they need.
 #pragma once
 
 #include <cstdint>

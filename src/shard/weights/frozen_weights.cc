@@ -63,7 +63,7 @@ void FrozenWeights::reserve_packed_forms(std::span<const int64_t> bytes_by_group
 
 namespace {
 
-// Elements of a quantised parameter that are read at a time, in float32: 4 MiB.
+// Elements of a quantized parameter that are read at a time, in float32: 4 MiB.
 constexpr int64_t kPieceElements = 1 << 20;
 
 }  // namespace
@@ -79,7 +79,7 @@ struct FrozenWeights::Reader {
     weights.add_to(&sums);
   }
 
-  // In pieces of whole rows, so that no parameter is ever complete in more than its quantised form.
+  // In pieces of whole rows, so that no parameter is ever complete in more than its quantized form.
   void read_quantized(const Parameter& parameter, const BoundParameters::Place& place) {
     const int64_t rows = parameter.shape[0], K = parameter.shape[1];
     const int64_t rows_at_once = std::clamp<int64_t>(kPieceElements / K, 1, rows);

@@ -32,7 +32,7 @@ class FrozenWeights : private ParameterAccess {
   // values; Error(kBadConfig) if nodes have other ones.
   ValueSums load(const SafetensorsModel& file, const std::function<void(const LoadProgress&)>& progress);
 
-  // Transfers of the file, with those of load().
+  // Transfers of the file, including those of load().
   AsyncFileStatistics file_statistics() const {
     return file_ ? file_->file().statistics() : AsyncFileStatistics();
   }

@@ -30,7 +30,7 @@ class PackedWeights {
   // The forms of a group; nullptr if it has none.
   std::byte* forms(int64_t group) const { return forms_[static_cast<size_t>(group)]; }
 
-  // Collective. Call once the weights have been updated or loaded and no rank uses the old ones any more.
+  // Collective. Call once the weights have been updated or loaded and no rank uses the old ones.
   void weights_changed();
   // Returns when the forms of an open group are complete. While it waits, this rank makes its share of them,
   // and of the next groups whose weights have already arrived: the ranks seldom wait for each other, and

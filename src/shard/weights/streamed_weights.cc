@@ -49,7 +49,7 @@ StreamedWeights::StreamedWeights(const ParameterLayout& layout, DType dtype, con
       file_(folder.path / "rank-0.weights", folder.transfers, buffer_.data(),
             layer_places(group_sizes(layout, dtype), /*layers_in_file=*/true)) {
   prefault(pool, buffer_.as<std::byte>());
-  // The file has no name any more.
+  // The file has no name by now.
   const std::string again = fmt::format("/proc/self/fd/{}", file_.file().fd());
   cached_fd_ = UniqueFd(::open(again.c_str(), O_RDWR | O_CLOEXEC));
   if (!cached_fd_) fail_write(file_.file().path(), "opening again", errno);

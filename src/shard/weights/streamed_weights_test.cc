@@ -1,4 +1,4 @@
-// Weights of layers in a file are those that were written, whatever passes over the groups come between.
+// Weights of layers in a file equal the ones written, whatever passes over the groups come in between.
 #include "shard/weights/streamed_weights.h"
 
 #include <fcntl.h>

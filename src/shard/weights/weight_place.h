@@ -1,4 +1,4 @@
-// Where the weights are, and how a group of them comes to whoever opens it.
+// The place of the weights, and how a group of them is made available when it is opened.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ class WeightPlace {
 
   // This rank's part of a group, which is open or always in memory, has new values.
   virtual void written(int64_t /*group*/) {}
-  // Collective: announces them. Call it for every group, in ascending order, once no rank uses the old values
-  // any more; then finish_updates() and changed().
+  // Collective: announces them. Call it for every group, in ascending order, once no rank uses the old
+  // values; then finish_updates() and changed().
   virtual void updated(int64_t /*group*/) {}
   virtual void finish_updates() {}
   // Collective, after all parts were written through write(): `whole_node` if by the ranks of each node.

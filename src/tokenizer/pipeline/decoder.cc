@@ -232,7 +232,7 @@ class JoinStage final : public DecodeStage {
   bool first_of_token_ = true;
 };
 
-// A decoder without settings, but for those of `keys` that change nothing.
+// A decoder without settings, except `keys` that change nothing.
 template <typename Stage>
 Decoder plain(const JsonNode& node, std::initializer_list<std::string_view> keys = {"type"}) {
   node.expect_keys(keys);

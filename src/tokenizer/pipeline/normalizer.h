@@ -25,8 +25,8 @@ using NormalizerStep = std::function<void(NormalizedText*, int64_t max_bytes)>;
 class Normalizer {
  public:
   explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
-  // Error(kBadData) if the text would grow beyond what any normalization of text needs: replacements may
-  // multiply it, one after the other.
+  // Error(kBadData) if the text would grow beyond the needs of any normalization: replacements may multiply
+  // it, one after the other.
   void apply(NormalizedText* text) const;
 
  private:

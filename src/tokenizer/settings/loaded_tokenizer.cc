@@ -198,7 +198,7 @@ void follow_mistral_pattern(const JsonNode& config, const JsonNode& model, int64
            {"pretokenizers", Json::array({split, steps["type"] == "Metaspace" ? bytes : steps})}};
 }
 
-// The tokenizer with the files beside it.
+// Loads the tokenizer with the files beside it.
 class FolderLoader {
  public:
   explicit FolderLoader(const fs::path& file)
@@ -225,7 +225,7 @@ class FolderLoader {
     Json rebuilt = rebuilt_by_class(chosen_.kind, config, document);
     SpecialTokens special = read_special_tokens(folder_, config_origin_, root, own);
     AddedVocabulary by_class = added_by(loaded.file.tables, chosen_.kind, own, special);
-    // Folders from before Transformers 4.31 lack `legacy`; their models know what the file says.
+    // Folders from before Transformers 4.31 lack `legacy`; their models were trained as the file says.
     const bool is_old_llama = chosen_.kind == TokenizerClass::kLlama && !config_.contains("legacy") &&
                               is_sentencepiece_form(document) && !cut_alike(document, rebuilt);
     if (is_old_llama) {

@@ -1,4 +1,4 @@
-// A tokenizer.json with what the files beside it change, as AutoTokenizer of Transformers 5.24 loads it.
+// A tokenizer.json as changed by the files beside it, loaded as AutoTokenizer of Transformers 5.24 does.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct LoadedTokenizer {
   uint64_t fingerprint = 0;  // of everything that can change ids
 
   // Whether a token is pad_token and nothing else. Hugging Face adds one that tokenizer.json lacks, above all
-  // ids that the model has; nothing is padded, so that it need not have more.
+  // ids of the model; as nothing is padded, the model need not have more.
   bool is_padding_only(std::string_view token) const;
 };
 

@@ -204,7 +204,7 @@ TEST_F(LoadedTokenizerTest, LlamaTokenizerBuildsItsOwnPipeline) {
             (std::pair(Ids{262, 2, 260}, std::string(" a</s>a"))));
   EXPECT_EQ(Tokenizer::open(folder_.path()).named_special_tokens(),
             (Names{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}));
-  // Folders from before the setting keep what the file says, with a warning.
+  // Folders from before the setting keep the file's behaviour, with a warning.
   EXPECT_THAT(warnings("{" + llama + "}"), testing::HasSubstr("set \"legacy\": false"));
   EXPECT_EQ(ids(llama).first, (Ids{259, 262, 2, 262}));
   // A model type whose class is not taken from the folder.
@@ -294,7 +294,7 @@ TEST_F(LoadedTokenizerTest, FingerprintFollowsWhatChangesIds) {
   EXPECT_NE(fingerprint(R"({"split_special_tokens":true})"), plain);
 }
 
-// More than 100,000 tokens, as only those of Mistral's models that have the expression.
+// More than 100,000 tokens; among Mistral's models only those with the expression have that many.
 TEST_F(LoadedTokenizerTest, TheWrongExpressionOfMistralIsWarnedAboutOrPutRight) {
   Json json = byte_tokenizer();
   for (int64_t id = 256; id < 100'001; ++id) json["model"]["vocab"].emplace(fmt::format("x{}", id), id);

@@ -115,7 +115,7 @@ class TokensOfFolder {
            (setting.value.is_string() || (setting.value.is_object() && setting.value.contains("content")));
   }
 
-  // Names as text, and extra tokens by name, come after those that special_tokens_map.json names.
+  // Named tokens as text, and extra tokens by name, come after those in special_tokens_map.json.
   void take_own_names() {
     for (const Setting& setting : settings_) {
       if (is_own_name(setting) && setting.value.is_string()) set_explicit(setting.key, node_of(setting));

@@ -21,7 +21,7 @@ struct NamedToken {
 };
 
 struct SpecialTokens {
-  // By the id that a file gives them, which orders them only; of added_tokens_decoder, or else of
+  // Tokens by the id that a file gives them, used only to order them; from added_tokens_decoder, or else from
   // added_tokens.json and tokenizer.json.
   std::map<int64_t, AddedToken> by_id;
   std::vector<NamedToken> named;   // bos_token, eos_token, ..., then the model's own
@@ -37,10 +37,10 @@ AddedToken read_added_token(const JsonNode& node, std::optional<bool> special);
 SpecialTokens read_special_tokens(const std::filesystem::path& folder, const std::string& config_origin,
                                   const JsonNode& root, const std::vector<AddedToken>& own);
 
-// Whether two tokens are the same but for their ids.
+// Whether two tokens are the same apart from their ids.
 bool same_flags(const AddedToken& a, const AddedToken& b);
 
-// The named tokens with those that the class has by default.
+// The named tokens, plus the class's default ones.
 std::vector<NamedToken> with_defaults(const SpecialTokens& special, TokenizerClass kind);
 
 // Adds the tokens that TokenizersBackend adds when it is made.

@@ -10,7 +10,7 @@
 namespace tessera {
 
 struct TokenizerFile {
-  nlohmann::json document;  // all but model.vocab and model.merges
+  nlohmann::json document;  // without model.vocab and model.merges
   BpeTables tables;         // these two
   bool has_vocab = false;
   bool has_merges = false;

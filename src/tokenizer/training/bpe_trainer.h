@@ -23,7 +23,7 @@ struct BpeTrainingOptions {
 };
 
 struct BpeTrainingResult {
-  int64_t vocab_size;  // lower than requested if no pair occurs twice any more
+  int64_t vocab_size;  // lower than requested if no pair occurs twice
   int64_t num_merges;
   int64_t input_bytes;
   int64_t num_files;                  // used

@@ -102,8 +102,7 @@ TEST_F(ChoicesTest, AccuraciesAreThoseOfEachChoiceByItself) {
       for (size_t j = 0; j < length; ++j) out += static_cast<char>('a' + random() % 26);
       return out;
     };
-    // Optionally separated by a space, at the end of the context or the start of the
-    // choice.
+    // Optionally separated by a space, at the end of the context or the start of the choice.
     const std::string context = text(1 + random() % 9), space = i % 2 == 0 ? " " : "";
     std::vector<std::string> choices(2 + random() % 4);
     for (std::string& choice : choices) choice = text(1 + random() % 7);

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// The deviation is that of torch.std, with n - 1.
+// The deviation is torch.std's, with n - 1.
 std::optional<LossSpike> LossSpikeDetector::judge(const char* what, const std::vector<double>& before,
                                                   double value) const {
   if (std::ssize(before) < std::max<int64_t>(2, options_.window / 2)) return std::nullopt;

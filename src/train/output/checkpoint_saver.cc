@@ -120,7 +120,7 @@ void CheckpointSaver::start_commit() {
 void CheckpointSaver::fail_together() {
   writer_.reset();
   writing_ = false;
-  // After this no rank has the files open any more.
+  // By now no rank has the files open.
   const std::optional<RankError> told = first_error(*comm_, failure_, kCheckpointLabel);
   TESSERA_CHECK(told.has_value(), "no rank has failed");
   if (is_root()) abandon_checkpoint(plan_);

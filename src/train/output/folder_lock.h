@@ -10,9 +10,9 @@
 
 namespace tessera {
 
-// Holds the lock for its lifetime: a second run in the same folder is refused on this machine. If somebody
-// removes or renames the folder, it is created and locked again within a fraction of a second, with a
-// warning. NFS and Lustre lock files for all machines, but folders for their own only.
+// Holds the lock for its lifetime: a second run in the same folder is refused on this machine. If the folder
+// is removed or renamed, it is created and locked again within a fraction of a second, with a warning. NFS
+// and Lustre lock files for all machines, but folders for their own only.
 class FolderLock {
  public:
   // Creates the folder. kIoError if it cannot be written, kTryAgain if another run holds the lock.

@@ -62,8 +62,8 @@ bool is_report_name(const std::string& name) {
          name == "training_args.json" || name == kLatestName;
 }
 
-// Files that would make something else of the folder of a model that lacks them: Transformers takes a model
-// beside an adapter_config.json for an adapter.
+// Files that change the meaning of a model folder: Transformers takes a model beside an adapter_config.json
+// for an adapter.
 bool is_model_name(const std::string& name) {
   return name == "model.safetensors.index.json" || name == kAdapterFileName || name == kAdapterConfigName ||
          name == "config.json" || name == kGenerationConfigName || name == "chat_template.jinja" ||

@@ -44,7 +44,7 @@ class OutputFolder {
   // Records a new checkpoint and deletes the oldest beyond `total_limit`, but never the one of `best_step`
   // (0 = none), nor a folder that is not a checkpoint of this program; a failed deletion is a warning.
   void checkpoint_written(int64_t step, std::optional<int64_t> total_limit, int64_t best_step = 0);
-  // Deletes every checkpoint of this run but the one of `best_step`, as Hugging Face's Trainer does at the
+  // Deletes every checkpoint of this run except that of `best_step`, as Hugging Face's Trainer does at the
   // end of a run with save_total_limit 1.
   void keep_only(int64_t best_step);
   // Where replace_model() keeps the unfinished model of the output folder `folder`.

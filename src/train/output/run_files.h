@@ -38,8 +38,8 @@ class RunFiles {
            ParameterStore& parameters, NetworkMeter& meter, ObserverList& observers,
            const RunFilesOptions& options);
 
-  // Opens output_dir: it keeps the files of the run that continues from step `resumed_step`, or moves those
-  // of an earlier run aside. Rank 0 adds the files that report on steps to the observers.
+  // Opens output_dir: keeps the files of the run that continues from step `resumed_step`, or moves an earlier
+  // run's aside. Rank 0 adds the files that report on steps to the observers.
   void open(std::optional<int64_t> resumed_step, const RunPlan& plan);
 
   // Collective: begins a checkpoint, after the one under way is complete. save_total_limit spares the

@@ -88,7 +88,7 @@ std::vector<int> ranks_without(const Places& places) {
   return ranks;
 }
 
-// Elements [flat_begin, flat_begin + count), stored from `position` on among those of an earlier rank.
+// Elements [flat_begin, flat_begin + count), stored from `position` on within an earlier rank's elements.
 struct Wanted {
   int64_t flat_begin;
   int64_t position;
@@ -140,7 +140,7 @@ int64_t count_of(const std::vector<Wanted>& wanted) {
   return count;
 }
 
-// Broadcasts what an earlier rank owned from the current rank that has it to all that want some of it.
+// Broadcasts an earlier rank's elements from the current rank that has them to all that want some.
 void send_to_all(Communicator& comm, ThreadPool& pool, int root, const SnapshotSlot* slot, int64_t count,
                  size_t num_tensors, const std::vector<Wanted>& wanted, const StateSink& sink) {
   std::vector<float> buffer(static_cast<size_t>(std::min(count, kSentElements)));

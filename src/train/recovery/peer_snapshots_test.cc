@@ -199,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsSameRanks, testing::ValuesIn(drawn_c
 
 class PeerSnapshotsLostNode : public PeerSnapshotsJob, public testing::WithParamInterface<RanksCase> {};
 
-// The states of its ranks are on the next node; that of the last step may not have arrived.
+// Its ranks' states are on the next node; the last step's may not have arrived.
 TEST_P(PeerSnapshotsLostNode, IsReplacedAndTheJobGoesOnWithTheSameBits) {
   const auto& [ranks, stage, schedule] = GetParam();
   spec_.sharding.stage = stage;
@@ -247,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsLostNode,
                          testing::ValuesIn(drawn_cases(cases_of_several_nodes())),
                          [](const auto& job) { return job.param.name(); });
 
-// The errors of quantised gradients are part of the state, but for one node alone, which has none.
+// The errors of quantized gradients are part of the state, except for a single node, which has none.
 TEST_F(PeerSnapshotsJob, HoldTheErrorsOfQuantizedGradients) {
   const Ranks ranks = {2, 1};
   spec_.sharding.quantized_gradients = GradientCode::kInt4;

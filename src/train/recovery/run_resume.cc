@@ -49,7 +49,7 @@ RunResume::RunResume(const RunSpec& spec, Communicator& comm, PeerSnapshots* sna
     : spec_(spec), comm_(comm), snapshots_(snapshots) {
   if (!spec.resume.resumes()) return;
   const bool by_name = spec.resume.by_name();
-  // A restart continues from what the starts before have written after the checkpoint that was asked for.
+  // A restart continues from the states that earlier starts wrote after the requested checkpoint.
   const bool looks = !by_name || (spec.launch.is_restart && !spec.launch.id.empty());
   const std::optional<fs::path> newest =
       looks ? newest_checkpoint(std::numeric_limits<int64_t>::max()) : std::nullopt;

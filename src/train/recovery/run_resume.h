@@ -82,7 +82,7 @@ class RunResume {
   Communicator& comm_;
   PeerSnapshots* snapshots_;
   std::optional<Point> point_;
-  int64_t last_saved_step_ = -1;  // beside a state in memory
+  int64_t last_saved_step_ = -1;  // apart from a state in memory
 };
 
 }  // namespace tessera

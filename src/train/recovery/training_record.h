@@ -26,7 +26,7 @@ struct DataRecord {
   std::string packing;  // "none", "isolated", "joined", "bfd", "bfd_split", "wrapped", ...
   bool shuffle = true;
   uint64_t seed = 0;          // of the row order
-  std::string sampling = {};  // what else decides it, "" = nothing
+  std::string sampling = {};  // other settings that decide it, "" = none
   bool drop_last = false;
   bool splits_documents = false;  // rows were held out before they were packed
   // For the ranks the run began with, which may differ from the current ones.

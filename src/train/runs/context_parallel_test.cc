@@ -39,7 +39,7 @@ class ContextParallel : public testing::TestWithParam<ContextCase> {
   ModelConfig config() const { return context_config(GetParam().num_key_value_heads); }
   int num_teams() const { return GetParam().ranks.ranks.world_size() / static_cast<int>(GetParam().size); }
 
-  // 12 rows a step for any number of teams; those of `run` are one rank's.
+  // 12 rows a step for any number of teams; the rows of `run` are one rank's.
   RunSpec arguments(const TinyRun& run) const {
     RunSpec spec = run.spec;
     spec.batch.accumulation_steps = run.spec.batch.accumulation_steps / num_teams();
@@ -198,7 +198,7 @@ TEST(ContextParallelRun, IsAbandonedByWholeTeams) {
       run.spec.sharding.context_parallel_size = 2;
       run.spec.batch.accumulation_steps = 12 * 2 / ranks.world_size();
       run.spec.placement.merge_micro_batches = AutoChoice::kNever;
-      run.spec.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
+      run.spec.grace_period_s = 0.5;  // less than a checkpoint is estimated to take
       run.spec.sharding.stage = 2;
       int64_t num_asked = 0;  // of the last rank
       const auto seen = train_ranks(run.spec, ranks, 1, [&](int rank) {

@@ -1,4 +1,4 @@
-// Runs that are asked for logs, evaluations, checkpoints and an early end while they go on.
+// Runs that get requests for logs, evaluations, checkpoints and an early end while they run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 
-// Asks for what a table says for each step; of later calls in a step, for nothing.
+// Makes the requests that a table has for each step; in later calls of a step it makes none.
 class ScriptedControl : public RunControl {
  public:
   ScriptedControl(const RecordingObserver& run, std::map<int64_t, RunRequests> wanted)

@@ -208,7 +208,7 @@ TEST_P(Diloco, MovesWhatTheClosedFormSays) {
   for (int node = 0; node < layout.num_nodes; ++node)
     exchange += outer_wire_bytes(layout, settings, node).sent();
   for (const StepMetrics& step : seen.steps) sent += step.network.value().sent_bytes;
-  // Two full rounds begin and end by step 10, whose traffic is that of step 11; at most one more is under
+  // Two full rounds begin and end by step 10, whose traffic is counted in step 11; at most one more is under
   // way.
   const int64_t rounds = 10 / GetParam().sync_every;
   EXPECT_GE(sent, (rounds - 1) * exchange);

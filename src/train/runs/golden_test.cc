@@ -101,7 +101,7 @@ TEST_P(GoldenRun, Float32FollowsPyTorch) {
   expect_weights("model.safetensors");
 }
 
-// Folders of adapters in those of their models; the expected values follow PEFT's formulas.
+// Adapters in folders inside their models' folders; the expected values follow PEFT's formulas.
 class GoldenLora : public GoldenTraining {};
 
 TEST_P(GoldenLora, Float32FollowsPyTorch) {

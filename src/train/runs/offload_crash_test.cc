@@ -1,5 +1,5 @@
-// A loss of power while what a run needs is on a disk: the checkpoints are whole, whatever of the other files
-// is left, and the run resumes with the same bits.
+// Power loss while the state of a run is on a disk: the checkpoints are whole, whatever survives of the other
+// files, and the run resumes with the same bits.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -244,7 +244,7 @@ TEST(Offload, EveryStepReportsWhatItMoves) {
   EXPECT_GT(on_disk.summary.times.steps.disk_s, 0);
 }
 
-// Open files of this process that had this path and have no name any more.
+// Open files of this process that had this path and have lost their name.
 std::vector<int> unnamed_files(const fs::path& path) {
   std::vector<int> found;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
@@ -317,7 +317,7 @@ TEST_P(OffloadFaults, EndTheRunInOneLineAndLeaveItsCheckpoints) {
   expect_same_run(broken.output(), run.output());
 }
 
-// While checkpoint 4 is written, before the next step or beside it.
+// Kills it while checkpoint 4 is written, before the next step or in parallel with it.
 TEST(Offload, AKilledRunLeavesNothingOnTheDiskAndResumes) {
   SavingRun run = run_of_layers();
   run.run();

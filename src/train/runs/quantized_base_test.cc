@@ -42,7 +42,7 @@ SavingRun quantized_run(const BaseForm& form, const Ranks& ranks = {}) {
   return run;
 }
 
-// The gap that quantising the base of a trained model opens in its loss over the data, before adapters have
+// The gap that quantizing the base of a trained model opens in its loss over the data, before adapters have
 // learnt anything and after. Bounds: about twice what was seen (int8 0.08 %, nf4 2.9 %).
 TEST(QuantizedBase, LossIsCloseToThatOfTheModelItself) {
   ModelConfig config = tiny_config();
@@ -233,7 +233,7 @@ TEST(QuantizedBase, LayersOnADiskHaveTheBitsOfThoseInMemory) {
   }
 }
 
-// Quantising, and the products of rows, know nothing of ranks: only sums of gradients are added up otherwise.
+// Quantizing, and the products of rows, do not depend on ranks: only sums of gradients have another order.
 TEST(QuantizedBase, HasTheSameLossesOnAnyRanks) {
   for (const BaseForm& form : kForms) {
     SavingRun one = quantized_run(form);

@@ -41,7 +41,7 @@ void damage(const fs::path& checkpoint) {
   std::ofstream(largest, std::ios::binary) << bytes;
 }
 
-// A run restarted by an agent resumes from what its own starts have written, not from the given path again.
+// A run restarted by an agent resumes from checkpoints of its own starts, not from the given path again.
 TEST(Resume, RestartGoesOnBehindTheCheckpointThatWasAskedFor) {
   for (const int world_size : {1, 2}) {
     SavingRun run({1, world_size});

@@ -33,7 +33,7 @@ struct RunOver : TinyRun {
   }
 };
 
-// Rank 0 has twice the targets of rank 1: its mean counts as much as that of rank 1's rows taken twice.
+// Rank 0 has twice the targets of rank 1: its mean counts as much as rank 1's rows taken twice.
 TEST(AverageTokensAcrossDevices, FalseIsTheMeanOfTheRanksMeans) {
   std::vector<TokenRow> rows = rows_with_targets({8, 6, 4, 3});
   RunOver two(rows, 2);

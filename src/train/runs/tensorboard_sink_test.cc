@@ -1,4 +1,4 @@
-// Event files as a reader that knows nothing of the writer sees them.
+// Reads event files with a reader that is independent of the writer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -33,7 +33,7 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
     spec.batch.max_steps = 3;
     spec.saving.strategy = SaveStrategy::kSteps;
     spec.saving.steps = 3;
-    spec.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
+    spec.grace_period_s = 0.5;  // less than a checkpoint is estimated to take
   }
 
   // SIGTERM reaches one rank in the first step of the process, when it asks for the `number`-th time.

@@ -12,9 +12,9 @@ namespace tessera {
 FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
                        const MachineFacts& machine);
 
-// Collective: rank 0 chooses for the node with the least memory and the one with the least disk; setup.spec
-// become those of that form. A resumed run keeps what changes its numbers. Error(kBadConfig) if nothing fits.
-// Returns this rank's machine as it was then: memory measured later may no longer hold the chosen form.
+// Collective: rank 0 chooses for the nodes with the least memory and disk; setup.spec becomes the chosen
+// one's. A resumed run keeps settings that change its numbers. Error(kBadConfig) if nothing fits. Returns
+// this rank's machine at the time: memory measured later may no longer hold the chosen form.
 MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data);
 
 }  // namespace tessera

@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-// Rank 0's disk stands for those of the others.
+// Rank 0's disk stands for the other ranks' disks.
 void prepare_disk(RunSetup& setup) {
   create_folder(setup.spec.placement.offload_dir);
   if (setup.spec.reporting.measure_peak && setup.is_root() && !setup.disk_rate) {
@@ -43,7 +43,7 @@ void initialize_adapters(RunSetup& setup, const ElementRange& range) {
   }
 }
 
-// The weights, or of adapters those of adapter_name_or_path or new ones.
+// Loads the weights, or for adapters those of adapter_name_or_path or new ones.
 void load_parameters(RunSetup& setup) {
   const LoadOnce once = setup.spec.sharding.load_once;
   if (!setup.frozen) return setup.parameters->load(*setup.model_file, once, loading_progress(setup));

@@ -16,7 +16,7 @@ void make_plan(RunSetup& setup);
 // Tokens of the rows that an epoch takes; of a mixture, the mean over all epochs. 0 if rows are streamed.
 int64_t tokens_of_epoch(const Dataset& dataset);
 
-// The machine that a plan is for. Free memory is what every node has, or what fit_memory says. Collective.
+// The machine that a plan is for. Free memory is what every node has, or fit_memory. Collective.
 MachineFacts machine_facts(const RunSetup& setup);
 
 }  // namespace tessera

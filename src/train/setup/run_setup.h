@@ -1,5 +1,4 @@
-// The parts of a run: opened, planned, checked against the memory and disks of its nodes, and
-// loaded.
+// The parts of a run: opened, planned, checked against the memory and disks of its nodes, and loaded.
 #pragma once
 
 #include <cstdint>

@@ -42,8 +42,8 @@ struct TrainingData {
   int64_t max_eval_row_length() const;
 };
 
-// Reads, tokenizes and packs, or finds it done in the cache; reports progress and logs the datasets'
-// warnings. `splits_packed_rows`: a run goes on that held out rows for evaluation once they were packed,
+// Reads, tokenizes and packs, or takes the rows from the cache; reports progress and logs the datasets'
+// warnings. `splits_packed_rows`: the run resumes one that held out rows for evaluation after packing,
 // whatever the packing.
 TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, ThreadPool& pool,
                                 Communicator& comm, TrainObserver& observer, bool splits_packed_rows);

@@ -16,8 +16,7 @@ namespace tessera {
 
 class StepUpdate {
  public:
-  // Arguments passed by reference must outlive this; a checkpoint being written by `saver` keeps old
-  // values.
+  // Arguments passed by reference must outlive this; a checkpoint being written by `saver` keeps old values.
   StepUpdate(const ClippingSpec& clipping, bool in_backward, const Schedule& schedule,
              ParameterStore& parameters, StepRunner& runner, CheckpointSaver& saver, Communicator& comm)
       : clipping_(clipping),
@@ -31,8 +30,8 @@ class StepUpdate {
   // Call before the passes of step `step` (from 0). If groups are updated in its only backward pass, before
   // its gradient norm is known, this begins the update.
   void begin_step(int64_t step, const Progress& progress);
-  // Collective, after them: updates what has not been, and sets the times of the step. `first`: what this
-  // rank computed in the passes; `norm`: of the gradients. Error(kNumerics) if computing them again gives
+  // Collective, after the passes: updates the remaining groups, and sets the times of the step. `first`: this
+  // rank's results of the passes; `norm`: of the gradients. Error(kNumerics) if computing them again gives
   // something else.
   void finish_step(const RowLists& passes, const StepPart& first, double norm, const Progress& progress,
                    StepMetrics* metrics);

@@ -16,7 +16,7 @@ constexpr double kAskSeconds = 0.1;
 // Under this name the store has the number of the signal that a rank received.
 constexpr const char* kSignalKey = "stop signal";
 
-// SIGTERM wins: whoever sends it does not wait long. Then SIGINT.
+// SIGTERM wins: its sender does not wait long. Then SIGINT.
 int stronger(int a, int b) { return a == SIGTERM || b == SIGTERM ? SIGTERM : std::max(a, b); }
 
 }  // namespace

@@ -32,7 +32,7 @@ class StopAgreement {
   int agreed_signal() const { return agreed_signal_; }
   // Between steps.
   bool is_wanted();
-  // Whether this rank knows of a signal.
+  // Whether this rank has seen a signal.
   bool has_signal() { return received_signal() != 0; }
   // Collective, before a step: whether any rank gives up waiting for its rows because of a signal.
   bool stop_waiting(bool gives_up);

@@ -64,7 +64,7 @@ class FabricEndpoint {
   bool post_send(FabricOp& op, fi_addr_t to, std::span<const std::byte> bytes, uint64_t tag);
   // Only a message of exactly this tag; a longer one fails with FI_ETRUNC.
   bool post_receive(FabricOp& op, std::span<std::byte> bytes, uint64_t tag);
-  // A message without bytes, which nobody has to wait for. Whether it was sent; if not, as with post_send().
+  // Sends a message without bytes, which needs no wait. Whether it was sent; if not, as with post_send().
   bool send_empty(fi_addr_t to, uint64_t tag);
   // Moves what can be moved; returns how many transfers ended.
   int progress();

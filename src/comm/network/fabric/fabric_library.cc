@@ -47,7 +47,7 @@ class KeptSignalHandlers {
   }
 
  private:
-  std::array<struct sigaction, 32> actions_{};  // real-time signals are nobody's by default
+  std::array<struct sigaction, 32> actions_{};  // real-time signals have no owner by default
   std::array<bool, 32> known_{};
 };
 

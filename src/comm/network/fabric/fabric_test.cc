@@ -202,7 +202,7 @@ TEST_F(FabricTest, PayloadsArriveDirectlyAndThroughRegisteredSlots) {
   }
 }
 
-// Posted receives must not write any more, wherever their messages are.
+// Posted receives must not write after that, wherever their messages are.
 TEST_F(FabricTest, DestructionCancelsWhatIsPosted) {
   TwoLinks links(false);
   auto memory = std::make_unique<std::vector<std::byte>>(kMaxChunkBytes);
@@ -227,7 +227,7 @@ TEST_F(FabricTest, DestructionCancelsWhatIsPosted) {
   links.close(0);
 }
 
-// The address of somebody else in place of a member's: nothing is sent to who does not prove the secret.
+// Another process's address is stored in place of a member's: nothing is sent to a peer without the secret.
 TEST_F(FabricTest, StrangerInPlaceOfAMemberIsNotBelieved) {
   FabricEndpoint stranger(kProvider, "127.0.0.1", 0, 2);
   std::string hex;

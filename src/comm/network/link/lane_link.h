@@ -61,13 +61,13 @@ class LaneLink {
   // Messages in each direction that may have begun and not be done.
   virtual int window() const = 0;
 
-  // The message and its payload must stay where they are until it is done, or until no method is called any
-  // more: between calls nobody touches them.
+  // The message and its payload must stay where they are until it is done, or until the last call of a
+  // method: between calls the link does not touch them.
   virtual void begin(OutgoingMessage& message) = 0;
   virtual void begin(IncomingMessage& message) = 0;
 
-  // Both move what they can and return whether that was anything; LinkLoss if a peer is gone. The second
-  // returns as soon as the header is complete, so that nothing else is believed before it has been checked.
+  // Both move what they can and return whether they moved anything; LinkLoss if a peer is gone. The second
+  // returns as soon as the header is complete, so that it is checked before the rest is trusted.
   virtual bool advance(OutgoingMessage& message) = 0;
   virtual bool advance(IncomingMessage& message) = 0;
 
@@ -78,12 +78,12 @@ class LaneLink {
 
   // The interval at which serve() should be called while no operation runs; zero = never.
   virtual std::chrono::milliseconds idle_interval() const { return {}; }
-  // Does what peers need from this side although it has no message for them, such as acknowledging again.
+  // Answers needs of peers for which there is no message, such as acknowledging again.
   virtual void serve() {}
 
   // Called once, after the last operation: tells the peers that nothing more will be sent.
   virtual void leave() {}
-  // Whether no peer needs this side any more; call serve() until then.
+  // Whether peers are done with this side; call serve() until then.
   virtual bool may_close() { return true; }
 };
 

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int query = step.query, other = stage ^ 1;
     step.advance(rows.first, end, kQueries);
     wait_for_copies<0>();
-    __syncthreads();  // this stage is there, and nobody reads the other one any more
+    __syncthreads();  // this stage has arrived, and the other one is free
     if (step.head < end_head) {
       const int left = end - step.query;
       start_tile<kQueries, kE, kThreads>(q_tiles + other * kTile, q + step.query * stride + step.head * E,
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   int stage = 0;
   for (int key = begin; key < end; key += kKeys, stage ^= 1) {
     wait_for_copies<0>();
-    __syncthreads();  // this stage is there, and nobody reads the other one any more
+    __syncthreads();  // this stage has arrived, and the other one is free
     if (key + kKeys < end) {
       const int next = key + kKeys, other = (stage ^ 1) * kTile;
       start_tile<kKeys, kE, kThreads>(k_tiles + other, k + next * stride, stride, end - next, E);

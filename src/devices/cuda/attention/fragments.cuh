@@ -99,14 +99,14 @@ __device__ inline void multiply_sums(Sums<kM, kE / 8>& c, const Sums<kM, kK>& a,
   }
 }
 
-// Rows [row, row + 16 kM) of the tile = the warp's sums times the factors of their rows, rounded; then those
-// of them below num_rows go to `to` (of row 0 of the tile), whole rows at a time.
+// Stores the warp's sums times the factors of their rows, rounded, to rows [row, row + 16 kM) of the tile;
+// then copies those below num_rows to `to` (of row 0 of the tile), whole rows at a time.
 template <int kE, int kM>
 __device__ inline void store_sums(const Sums<kM, kE / 8>& c, const float (&factors)[kM][2], bf16* tile,
                                   int row, int num_rows, int E, bf16* to, int64_t stride) {
   constexpr int kChunks = kE / 8;
   const int lane = threadIdx.x % 32;
-  __syncwarp();  // nobody reads the tile any more
+  __syncwarp();  // all reads of the tile are done
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll

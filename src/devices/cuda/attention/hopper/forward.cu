@@ -43,8 +43,8 @@ __device__ void copy_tiles(const AttentionProblem& problem, const CUtensorMap& t
   }
 }
 
-// One warpgroup: 64 queries of each item. The scores of the next keys are computed while those of the last
-// ones become probabilities and multiply v.
+// One warpgroup: 64 queries of each item. The scores of the next keys are computed while the last ones become
+// probabilities and multiply v.
 template <int kE>
 __device__ void compute(const AttentionProblem& problem, bf16* o_THE, float* lse_HT, Shared<kE>& shared) {
   constexpr int kN = kKeys / 8;

@@ -104,8 +104,8 @@ __device__ inline void synchronize_warpgroup() {
   }
 }
 
-// The sums of this warp times the factors of their rows, rounded, to the first num_rows rows from `to` on (of
-// the block's first row), by way of this warp's rows of the tile. Nothing reads those any more.
+// Stores this warp's sums times the factors of their rows, rounded, to the first num_rows rows from `to` on
+// (of the block's first row), by way of this warp's rows of the tile, which must not be in use.
 template <int kN>
 __device__ inline void store_rows(const Sums<1, kN>& c, const float (&factors)[1][2], bf16* tile,
                                   int num_rows, int E, bf16* to, int64_t stride) {

@@ -1,5 +1,5 @@
-// Hopper's products of a warpgroup (four warps): operands in shared memory, read while the warps go on. For
-// sm_90a only.
+// Hopper's products of a warpgroup (four warps): operands in shared memory, read while the warps continue.
+// For sm_90a only.
 #pragma once
 
 #include <cuda_runtime.h>
