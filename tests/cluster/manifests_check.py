@@ -75,6 +75,10 @@ def rendered_matrix():
     for storage in ["fsx", "efs", "s3"]:
         for part in ["eksctl", "storage", "nodes"]:
             files[f"{part}-{storage}"] = render("cluster", "--part", part, "--infrastructure", outputs(storage))
+    group = where + ["--part", "node_group", "--zone", "us-east-1a", "--instance", "r7i.48xlarge", "--nodes", "4"]
+    files["eksctl-group"] = render("cluster", *group, "--efa", "--placement_group", "training")
+    files["eksctl-block"] = render("cluster", "--part", "node_group", "--infrastructure", outputs("fsx"), "--device", "cuda", "--instance",
+                                   "p5.48xlarge", "--capacity_reservation", "cr-0123", "--capacity_block")
     files["queue"] = render("queue")
     files["queue-cards"] = render("queue", "--device", "cuda", "--instance", "g6e.48xlarge", "--nodes", "2")
     files["runtime-cards"] = render("runtime", "--device", "cuda", "--image", "r/tessera:1-cuda", "--storage_class", "fsx")
@@ -190,11 +194,29 @@ def check_nodes(files):
         check_user_data(name, node_class["userData"])
 
 
+def check_node_groups(files):
+    """Groups have what Karpenter gives its nodes: labels, taints, kubelet settings, huge pages."""
+    for name, kind, taint, count in [("eksctl-group", "cpu-amx", "intel.com/amx", 4), ("eksctl-block", "gpu", "nvidia.com/gpu", 2)]:
+        group = documents_of_eksctl(files[name])["managedNodeGroups"][0]
+        check(group["labels"] == {"nodeType": kind} and group["taints"] == [{"key": taint, "value": "true", "effect": "NoSchedule"}], name)
+        check([group["minSize"], group["desiredCapacity"], group["maxSize"]] == [0, count, count], f"{name}: sizes")
+        check_node_settings(name, group["overrideBootstrapCommand"], group["preBootstrapCommands"][0])
+    group, block = [documents_of_eksctl(files[name])["managedNodeGroups"][0] for name in ["eksctl-group", "eksctl-block"]]
+    check(group["placement"] == {"groupName": "training"} and group["efaEnabled"] and group["availabilityZones"] == ["us-east-1a"], "the placement group")
+    check("capacityReservation" not in group and "instanceMarketOptions" not in group and "iam" not in group, "a group without a reservation")
+    check(block["capacityReservation"] == {"capacityReservationTarget": {"capacityReservationID": "cr-0123"}} and
+          block["instanceMarketOptions"] == {"marketType": "capacity-block"} and "placement" not in block, "the capacity block")
+    check("role/" in block["iam"]["instanceRoleARN"] and block["securityGroups"]["attachIDs"], "role and file system of the block's nodes")
+
+
 def check_user_data(name, text):
     parts = {part.get_content_type(): part.get_payload() for part in email.message_from_string(text).get_payload()}
-    kubelet = yaml.safe_load(parts["application/node.eks.aws"])["spec"]["kubelet"]["config"]
+    check_node_settings(name, parts["application/node.eks.aws"], parts["text/x-shellscript"].lstrip())
+
+
+def check_node_settings(name, node_config, script):
+    kubelet = yaml.safe_load(node_config)["spec"]["kubelet"]["config"]
     check(kubelet["cpuManagerPolicy"] == "static" and kubelet["topologyManagerPolicy"] == "best-effort", f"{name}: {kubelet}")
-    script = parts["text/x-shellscript"].lstrip()
     check(script.startswith("#!/bin/bash\n") and "transparent_hugepage" in script, f"{name}: {script}")
     result = run("bash", "-n", stdin=script)
     check(result.returncode == 0, f"{name}: {result.stderr}")
@@ -458,7 +480,10 @@ def check_errors():
              (64, ["--name", "1a", "--region", "us-east-1"], "letter first"), (64, ["--name", "demo", "--region", "here\n- x"], "--region"),
              (64, where + ["--ami", "bottlerocket@latest"], "--ami"),
              (64, where + ["--part", "eksctl"], "needs --infrastructure"), (64, where + ["--max_vcpus", "0"], "--max_vcpus"),
-             (64, where + ["--part", "all"], "--part"), (64, where + ["--node_disk_gib", "10"], "--node_disk_gib"),
+             (64, where + ["--part", "all"], "--part"), (64, where + ["--part", "node_group"], "--instance is missing"),
+             (64, where + ["--part", "node_group", "--instance", "r7i.large"], "r7i.large"),
+             (64, where + ["--part", "node_group", "--instance", "r7i.16xlarge", "--efa"], "with an EFA card"),
+             (64, where + ["--part", "node_group", "--instance", "r7i.16xlarge", "--capacity_block"], "needs --capacity_reservation"), (64, where + ["--node_disk_gib", "10"], "--node_disk_gib"),
              (66, ["--infrastructure", "nowhere.json"], "nowhere.json"),
              (64, ["--infrastructure", good, "--name", "other"], "'other'"), (64, ["--infrastructure", good, "--storage", "efs"], "--storage")]
     for expected, flags, text in cases:
@@ -482,6 +507,7 @@ try:
     rendered = rendered_matrix()
     check_documents(rendered)
     check_nodes(rendered)
+    check_node_groups(rendered)
     check_cards(rendered)
     check_cluster(rendered)
     check_health(rendered)

@@ -1,4 +1,8 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -21,7 +25,7 @@ class DeployClusterCommand : public DeployCommand {
   std::string name() const override { return "deploy cluster"; }
 
   void declare_flags(FlagTable* table) override {
-    declare(table, "part", &part_, {"nodes", "eksctl", "storage"});
+    declare(table, "part", &part_, {"nodes", "node_group", "eksctl", "storage"});
     declare(table, "device", &device_);
     declare(table, "name", &name_);
     declare(table, "region", &region_);
@@ -32,6 +36,11 @@ class DeployClusterCommand : public DeployCommand {
     declare(table, "efa", &efa_);
     declare(table, "max_vcpus", &max_vcpus_);
     declare(table, "max_cards", &max_cards_);
+    declare(table, "instance", &instance_);
+    declare(table, "nodes", &nodes_);
+    declare(table, "placement_group", &placement_group_);
+    declare(table, "capacity_reservation", &capacity_reservation_);
+    declare(table, "capacity_block", &capacity_block_);
     declare(table, "node_role", &node_role_);
     declare(table, "node_disk_gib", &node_disk_gib_);
     declare(table, "ami", &ami_);
@@ -50,7 +59,7 @@ class DeployClusterCommand : public DeployCommand {
       take(*table, "region", &region_, infrastructure->region);
       take(*table, "zone", &zone_, infrastructure->zone);
       take(*table, "storage", &storage_, infrastructure->storage);
-    } else if (part_ != "nodes") {
+    } else if (part_ == "eksctl" || part_ == "storage") {
       fail(ExitCode::kUsage,
            "--part {} needs --infrastructure FILE: run `terraform output -json >FILE` in "
            "deploy/eks/terraform, or deploy/eks/up.sh, which does both",
@@ -61,6 +70,7 @@ class DeployClusterCommand : public DeployCommand {
     const bool on_card = device_ == DeviceKind::kCuda;
     if (node_role_.empty()) node_role_ = "KarpenterNodeRole-" + name_;
     const PoolTypes types = types_of_node_pool(shipped_catalogue(), on_card, efa_);
+    if (part_ == "node_group") check_node_group(types);
     const Value::Object context = variables(
         *table,
         {{"infrastructure", infrastructure ? Value(infrastructure->values) : Value()},
@@ -70,28 +80,35 @@ class DeployClusterCommand : public DeployCommand {
          {"families", Value::List(types.families.begin(), types.families.end())},
          {"sizes", Value::List(types.sizes.begin(), types.sizes.end())},
          {"public_access_cidrs", Value::List(public_access_cidrs_.begin(), public_access_cidrs_.end())}});
-    write_manifests(part_ == "storage"
-                        ? storage_documents(templates(), context, claimed(infrastructure->values))
-                        : templates().render("cluster_" + part_ + ".yaml.jinja", context));
+    write_manifests(
+        part_ == "storage"
+            ? storage_documents(templates(), context, claimed(infrastructure->values))
+            : templates().render(part_ == "eksctl" ? "cluster_eksctl.yaml.jinja" : "cluster_nodes.yaml.jinja",
+                                 context));
   }
 
  private:
   // Flags that only one part has a use for.
   void warn_of_other_parts(const FlagTable& table) const {
-    constexpr std::pair<const char*, const char*> kOnlyFor[] = {{"device", "nodes"},
-                                                                {"spot_only", "nodes"},
-                                                                {"efa", "nodes"},
-                                                                {"max_vcpus", "nodes"},
-                                                                {"max_cards", "nodes"},
-                                                                {"node_role", "nodes"},
-                                                                {"node_disk_gib", "nodes"},
-                                                                {"ami", "nodes"},
-                                                                {"kubernetes_version", "eksctl"},
-                                                                {"system_instance", "eksctl"},
-                                                                {"public_access_cidr", "eksctl"},
-                                                                {"disk_gib", "storage"}};
+    constexpr std::pair<const char*, std::string_view> kOnlyFor[] = {{"device", "nodes or node_group"},
+                                                                     {"spot_only", "nodes"},
+                                                                     {"efa", "nodes or node_group"},
+                                                                     {"max_vcpus", "nodes"},
+                                                                     {"max_cards", "nodes"},
+                                                                     {"instance", "node_group"},
+                                                                     {"nodes", "node_group"},
+                                                                     {"placement_group", "node_group"},
+                                                                     {"capacity_reservation", "node_group"},
+                                                                     {"capacity_block", "node_group"},
+                                                                     {"node_role", "nodes"},
+                                                                     {"node_disk_gib", "nodes or node_group"},
+                                                                     {"ami", "nodes"},
+                                                                     {"kubernetes_version", "eksctl"},
+                                                                     {"system_instance", "eksctl"},
+                                                                     {"public_access_cidr", "eksctl"},
+                                                                     {"disk_gib", "storage"}};
     for (const auto& [flag, part] : kOnlyFor) {
-      if (table.is_set(flag) && part_ != part)
+      if (table.is_set(flag) && part.find(part_) == std::string_view::npos)
         log_warning("--{} has no effect: it is for --part {}, this is --part {}", flag, part, part_);
     }
   }
@@ -117,6 +134,24 @@ class DeployClusterCommand : public DeployCommand {
            flag, printable(*target), printable(infrastructure_), value);
     }
     *target = value;
+  }
+
+  // A group has one type, which the program can use.
+  void check_node_group(const PoolTypes& types) const {
+    if (instance_.empty())
+      fail(ExitCode::kUsage, "--instance is missing: --part node_group has nodes of one type");
+    const size_t dot = instance_.find('.');
+    const auto has = [](const std::vector<std::string>& all, const std::string& one) {
+      return std::ranges::find(all, one) != all.end();
+    };
+    if (dot == std::string::npos || !has(types.families, instance_.substr(0, dot)) ||
+        !has(types.sizes, instance_.substr(dot + 1))) {
+      fail(ExitCode::kUsage, "--instance: expected a type of {}{}, found '{}'",
+           fmt::join(types.families, ", "), efa_ ? " with an EFA card" : "", printable(instance_));
+    }
+    if (capacity_block_ && capacity_reservation_.empty()) {
+      fail(ExitCode::kUsage, "--capacity_block needs --capacity_reservation ID: a block is a reservation");
+    }
   }
 
   void check_values() const {
@@ -151,6 +186,11 @@ class DeployClusterCommand : public DeployCommand {
   bool spot_only_ = false;
   bool efa_ = false;
   int64_t max_vcpus_ = 1024;
+  std::string instance_;
+  int64_t nodes_ = 2;
+  std::string placement_group_;
+  std::string capacity_reservation_;
+  bool capacity_block_ = false;
   std::string node_role_;
   int64_t node_disk_gib_ = 100;
   std::string ami_ = "al2023@latest";
