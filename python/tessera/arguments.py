@@ -372,5 +372,5 @@ def _plain(value: Any) -> Any:
 
 
 def _sinks(report_to: Any) -> Any:
-    """None is Transformers' word for none, and a list may name it, too."""
+    """Transformers writes None for none, and a list may contain it, too."""
     return "none" if report_to in (None, [], ["none"]) else report_to

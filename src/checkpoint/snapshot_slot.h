@@ -43,7 +43,7 @@ struct SnapshotSizes {
   int64_t log_history_bytes = 0;
 
   int64_t slot_bytes() const;    // size of a slot that holds it
-  int64_t memory_bytes() const;  // what prepare() allocates for it
+  int64_t memory_bytes() const;  // allocated by prepare()
 };
 
 // Memory for the slots of a rank that owns `num_elements` elements, without the texts of the run: two of its

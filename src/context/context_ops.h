@@ -62,7 +62,7 @@ class ContextOps final : public ForwardingOps {
   int64_t size_;
   ContextExchange* exchange_ = nullptr;
   std::vector<int32_t> cu_seqlens_;
-  std::span<std::byte> workspace_;  // that attention shares with the other Ops'
+  std::span<std::byte> workspace_;  // shared by attention and the other Ops
 };
 
 }  // namespace tessera

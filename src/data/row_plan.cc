@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 // Findings from the first rows of a file.
 struct FirstRows {
   std::optional<RowShape> shape;            // of the first row with values; nullopt if there is none
-  std::vector<std::string> unread_columns;  // that the shape does not read
+  std::vector<std::string> unread_columns;  // columns the shape does not read
   std::string_view placeholder;             // of an image, video or audio in the text
   bool has_completion_mask = false;         // which decides, as there are no labels
 };

@@ -176,7 +176,7 @@ void StreamedRows::run(const std::stop_token& stop) {
       if (reads_spool_) tokenize(stop);
       return;
     }
-    // A block may have been deleted since, as a damaged one or by a cleaner of caches.
+    // A block may have been deleted since, because it was damaged or by a cache cleaner.
     if (const std::optional<End> end = find_end(); !end || !has_blocks(end->num_blocks)) tokenize(stop);
   } catch (const Stopped&) {
   } catch (...) {

@@ -66,7 +66,7 @@ inline constexpr int64_t kForecastSyncEvery = 50;
 
 struct RunForecast {
   ClusterShape cluster;
-  int64_t num_parameters = 0;  // that are trained
+  int64_t num_parameters = 0;  // trained ones
   int64_t num_frozen = 0;
   DType dtype = DType::kBF16;
   int64_t num_threads = 1;  // per rank; some buffers depend on it
@@ -84,7 +84,7 @@ struct RunForecast {
   double tflop_per_step = 0;     // per node, model operations
   std::optional<StepTime> time;  // of a step; with ClusterShape::rates
   std::optional<JobSize> job;
-  std::vector<ScheduleForecast> schedules;  // those the stage allows; empty on one node
+  std::vector<ScheduleForecast> schedules;  // the stage's options; empty on one node
   // The forecast with sync_every kForecastSyncEvery, on several nodes whose optimizer allows it.
   std::optional<ScheduleForecast> seldom;
 };

@@ -12,7 +12,7 @@ namespace tessera {
 
 struct FileKind {
   std::string name;         // "a GGUF file", "a JSON file", "a text file", "an empty file"
-  std::string advice = {};  // how to use it in a dataset; "" for text and where the name says enough
+  std::string advice = {};  // on its use in a dataset; "" for text and where the name says enough
   bool is_text = false;     // no NUL byte, no signature of another format
   bool is_json = false;     // starts with { or [
   bool is_gguf = false;

@@ -59,7 +59,7 @@ constexpr UnsupportedFormat kUnsupported[] = {
 
 std::string last_extension(const fs::path& path) { return lower_case(path.extension().string()); }
 
-// The extension that says what is in the file once it is unpacked.
+// The extension of the decompressed file.
 std::string extension_of(const fs::path& path) {
   return last_extension(is_compressed(path) ? path.stem() : path);
 }

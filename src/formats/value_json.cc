@@ -113,7 +113,7 @@ class ValueBuilder : public nlohmann::json_sax<Json> {
   int64_t num_values_ = 0;
   std::vector<Value*> open_;
   std::string problem_;
-  std::string not_a_number_ = "NaN";  // which is no number
+  std::string not_a_number_ = "NaN";  // the text that stands for NaN
   std::string infinity_ = "Infinity";
 };
 

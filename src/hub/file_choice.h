@@ -38,7 +38,7 @@ bool is_data_file(std::string_view path);
 // The files that training a model needs.
 std::vector<std::string> choose_model_files(const std::vector<HubFile>& files, ModelFiles wanted);
 
-// Whether training does without this one of them, such as merges.txt beside tokenizer.json.
+// Whether training can do without this file, such as merges.txt beside tokenizer.json.
 bool is_for_other_programs(std::string_view path);
 
 // The files of a pull request. kNoInput if a pattern of `include` matches nothing, with the nearest name.

@@ -40,7 +40,7 @@ class HttpFailure : public std::runtime_error {
       : std::runtime_error(advice.empty() ? cause : cause + ": " + advice),
         cause_(cause),
         is_transient_(is_transient) {}
-  const std::string& cause() const { return cause_; }  // what() without the advice
+  const std::string& cause() const { return cause_; }  // the message without the advice
   bool is_transient() const { return is_transient_; }  // trying again may help
 
  private:

@@ -85,7 +85,7 @@ class Snapshot::Meter {
   std::mutex mutex_;
   HubProgress state_;
   int64_t received_bytes_ = 0;
-  bool has_told_ = false;  // that another process has the lock
+  bool has_told_ = false;  // has reported that another process has the lock
   std::deque<std::pair<Clock::time_point, int64_t>> samples_;
   Clock::time_point last_;
 };

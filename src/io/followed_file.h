@@ -13,7 +13,7 @@ namespace tessera {
 class FollowedFile {
  public:
   struct News {
-    bool restarted = false;  // what was read before is no longer there: the file is new, or was cut
+    bool restarted = false;  // earlier content is gone: the file is new, or was truncated
     std::vector<std::string> lines;
   };
 

@@ -253,7 +253,7 @@ class TrainableModel {
   ModelConfig config_;
   DType dtype_;
   Ops* ops_;
-  BoundParameters parameters_;  // that are trained
+  BoundParameters parameters_;  // the trained ones
   BoundParameters frozen_;      // the weights, if adapters are trained; has the same groups
   LoraLimits lora_limits_;
   BetweenLayers between_layers_;

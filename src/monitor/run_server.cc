@@ -109,7 +109,7 @@ void RunServer::on_output_folder() {
   const int node = comm_.world().node_rank;
   nlohmann::ordered_json endpoint = {{"url", web_.url()}, {"host", host_name()}, {"pid", getpid()}};
   if (!web_.token().empty()) endpoint["token"] = web_.token();
-  std::error_code ignored;  // what matters is the file
+  std::error_code ignored;  // only the file matters
   fs::create_directories(output_dir_, ignored);
   endpoint_file_ =
       fs::path(output_dir_) / (node == 0 ? "endpoint.json" : fmt::format("endpoint-node-{}.json", node));

@@ -27,7 +27,7 @@ struct ParameterShape {
 // The extent of a tensor of optimizer state: the values of it that belong to a parameter.
 enum class StateExtent {
   kElements,        // one for each of its elements
-  kHiddenElements,  // the same for hidden matrices, none for other parameters
+  kHiddenElements,  // one for each element of hidden matrices, none for other parameters
   kOtherElements,   // the other way round
   kVectorElements,  // one for each element of a vector, none for matrices
   kRows,            // one for each row of a matrix, none for vectors

@@ -24,7 +24,7 @@ int64_t micro_batches_per_pass(const TrainableModel& model, const ActivationLimi
       optimizer_state_bytes({}, num_elements, model.dtype()) +
       (model.is_adapted() ? model.weight_layout().num_elements() : 0) * dtype_bytes(model.dtype());
   ActivationLimits limits = micro_batch;
-  limits.gradient_checkpointing = limits.offload_inputs = false;  // which must not affect the choice
+  limits.gradient_checkpointing = limits.offload_inputs = false;  // must not affect the choice
   const int64_t max_bytes = model.activation_bytes(limits).total() + state_bytes / kStateShare;
   int64_t merged = 1;
   while (merged < max_merged && merged * micro_batch.max_tokens < kEnoughTokens) {

@@ -14,7 +14,7 @@
 namespace tessera {
 
 struct RunPlan {
-  int64_t num_parameters = 0;  // that are trained
+  int64_t num_parameters = 0;  // trained ones
   int64_t num_frozen = 0;
   std::string operations;   // Ops::description()
   int64_t num_threads = 0;  // of a rank

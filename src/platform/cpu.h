@@ -39,7 +39,7 @@ struct CpuFeatures {
   AmxPermission amx;         // with BF16
   bool amx_int8 = false;     // needs amx
   TileInformation tiles;
-  std::string fault;  // what is reported by CPUID but failed its trial, and how; "" = nothing
+  std::string fault;  // a feature that CPUID reports but whose trial failed, and how; "" = none
 };
 
 // Detected once, on the first call, which also requests the AMX tile registers: call it before creating a

@@ -10,8 +10,8 @@
 namespace tessera {
 namespace {
 
-// From nvml.h of the CUDA toolkit (read in versions 12.2 and 13.3), whose binary interface is stable.
-// https://docs.nvidia.com/deploy/nvml-api/
+// Declarations of nvml.h from the CUDA toolkit (checked in versions 12.2 and 13.3), whose binary interface is
+// stable. https://docs.nvidia.com/deploy/nvml-api/
 using NvmlReturn = int;
 constexpr NvmlReturn kNvmlSuccess = 0;
 constexpr NvmlReturn kNvmlNoPermission = 4;

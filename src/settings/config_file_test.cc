@@ -354,7 +354,7 @@ TEST_F(ConfigFileTest, TheRecordOfARunSetsWhatTheRunSet) {
   apply_config_text(record, ConfigSyntax::kJson, "out/training_args.json", &table);
   EXPECT_EQ(spec.schedule.learning_rate, 1e-3);
   EXPECT_TRUE(table.is_set("learning_rate"));
-  EXPECT_FALSE(table.is_set("lora_rank"));  // which would need finetuning_type lora
+  EXPECT_FALSE(table.is_set("lora_rank"));  // it would need finetuning_type lora
   EXPECT_THAT(spec.sources.config, IsEmpty());
 }
 

@@ -163,7 +163,7 @@ TrainSummary Trainer::train(const std::function<int()>& stop_signal, RunControl*
     account(*metrics);
     if (totals_.num_steps() == 1) {
       const NetworkMeterPause pause(network_meter_);
-      setup_.parameters->finish_update();  // which touches the optimizer's state
+      setup_.parameters->finish_update();  // it touches the optimizer's state
       const auto measured = measure_memory(setup_.comm, setup_.model->device(), setup_.loading_peak_bytes);
       if (measured) setup_.observers.on_memory(setup_.plan.memory, *measured);
     }

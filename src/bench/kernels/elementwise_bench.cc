@@ -158,7 +158,7 @@ class WorkMaker {
             }};
   }
   Work swiglu_backward() const {
-    // Called as by a layer, with h overwriting dh, but with a separate dgate_up, or the gates would change
+    // Called as a layer does, with h overwriting dh, but with a separate dgate_up, or the gates would change
     // from call to call.
     const auto gate_up = cold({s_.T, 2 * s_.F}), dh = cold({s_.T, s_.F}), dgate_up = cold({s_.T, 2 * s_.F});
     const auto h = cold({s_.T, s_.F});

@@ -37,7 +37,7 @@ int64_t scratch_bytes(const GemmCase& c, const GemmImplementation& implementatio
 // The operands of one call: x [T, K], y or dy [T, N], w or dw [N, K].
 struct GemmTensors {
   TensorView x, y, w;
-  int64_t copy = 0;  // which of the weights
+  int64_t copy = 0;  // index of the weight
   PackedForms packed = {};
 
   LinearWeight weight() const { return {w, packed}; }

@@ -43,7 +43,7 @@ struct PlanLine {
   int64_t num_parameters = 0;
   int64_t num_threads = 0;  // of a rank
   StepInputs facts;
-  double rates_ratio = 0;  // the same of the machine's rates (measured_rates()), without its operations
+  double rates_ratio = 0;  // like ratio, by the machine's rates (measured_rates()) instead of its operations
   // Medians, part by part. In a measured run, local_s is waiting for other ranks, other_s has the sums of
   // their gradients, and optimizer_s the update's wait for the disk.
   StepTime predicted, measured;

@@ -29,7 +29,7 @@ class TimedOps final : public ForwardingOps {
   void around(const OpCall& call, FunctionRef<void()> run) override;
 
   std::unique_ptr<DeviceClock> clock_;
-  std::map<std::string, double> seconds_;  // whose values stay where they are
+  std::map<std::string, double> seconds_;  // a map, as values must keep their addresses
 };
 
 }  // namespace tessera

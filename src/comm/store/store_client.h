@@ -22,7 +22,7 @@ struct StoreOptions {
   std::chrono::milliseconds silence{5'000};          // a member silent for this long has failed
   std::chrono::milliseconds lost_grace{300};         // after a lost connection, wait for a report of why
   std::chrono::milliseconds suspicion_grace{1'000};  // after a suspicion, wait for direct evidence
-  std::string interface;  // whose address is published; "" = GLOO_SOCKET_IFNAME, or the one that reaches
+  std::string interface;  // its address is published; "" = GLOO_SOCKET_IFNAME, or the one that reaches
                           // the store
 };
 

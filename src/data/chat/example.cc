@@ -20,7 +20,7 @@ namespace {
 struct ShapeInfo {
   RowShape shape;
   const char* name;
-  std::vector<std::string_view> fields;  // that a row of this shape has
+  std::vector<std::string_view> fields;  // of a row with this shape
   bool is_recognised = true;
 };
 

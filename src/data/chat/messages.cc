@@ -271,7 +271,7 @@ void drop_nulls_of_schema(Value* value) {
   for (Value::Field& field : *value->object()) drop_nulls_of_schema(&field.value);
 }
 
-// The parameters of the function `name`; null if no tool has that name or says which it has.
+// The parameters of the function `name`; null if no tool has that name or the tool does not list them.
 const Value* parameters_of(const Value& tools, const Value* name) {
   if (tools.list() == nullptr || name == nullptr) return nullptr;
   for (const Value& tool : *tools.list()) {

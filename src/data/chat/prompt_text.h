@@ -10,7 +10,7 @@ namespace tessera {
 // Formats are Python's: {instruction}, {input} and {system} are replaced, {{ and }} are braces.
 struct PromptText {
   std::string system = {};           // before the formats' text, in rows with an input
-  std::string no_input_system = {};  // the same in rows without one
+  std::string no_input_system = {};  // for rows without an input
   std::string format = {};
   std::string no_input_format = {};
   // Around the column `system`, or default_system where a row has none; "" = there is no such column.

@@ -28,7 +28,7 @@ class EndMarker {
   // After the message that ends before token `turn_end`, which may be -1.
   void after_turn(int64_t turn_end, bool is_target) {
     const int64_t at = find_from(turn_end);
-    constexpr int64_t kMaxDistance = 3;  // what a template may write between a message and its end
+    constexpr int64_t kMaxDistance = 3;  // tokens a template may write between a message and its end
     if (at < 0 || std::abs(at - turn_end) > kMaxDistance) return;
     last_ = at;
     if (rule_ == EndTargets::kAll || (rule_ == EndTargets::kTurn && is_target)) set(at);

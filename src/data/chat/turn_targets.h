@@ -20,7 +20,7 @@ std::optional<EndTargets> end_targets_by_name(std::string_view name);
 const char* end_targets_name(EndTargets targets);
 
 struct TurnTargets {
-  std::vector<std::string> roles = {"assistant"};  // whose messages are targets
+  std::vector<std::string> roles = {"assistant"};  // their messages are targets
   bool all_roles = false;
   EndTargets eos = EndTargets::kTurn;
   EndTargets eot = EndTargets::kTurn;

@@ -383,7 +383,7 @@ class CudaOps final : public Ops {
   CudaDevice& device_;
   MatrixProducts products_;
   std::span<std::byte> workspace_;
-  DeviceBuffer number_;  // that is returned to the host
+  DeviceBuffer number_;  // a number returned to the host
   std::vector<int32_t> cu_seqlens_;
   int block_rows_ = 0;
   std::vector<cuda::AttentionBlock> blocks_;  // of cu_seqlens_, block_rows_ each

@@ -1,6 +1,6 @@
 // Searches a catalogue for the machines on which a run takes the least time or money: for every instance type
 // and number of nodes the fastest combination of ranks, sharding, checkpointing and micro-batch that fits in
-// memory. All of them compute the same steps: the rows of a step stay what the arguments say.
+// memory. All of them compute the same steps: the rows of a step are those of the arguments.
 #pragma once
 
 #include <cstdint>

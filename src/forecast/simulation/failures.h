@@ -9,7 +9,7 @@ struct FailureInputs {
   double node_mtbf_s = 0;  // mean time between failures of one node; exponentially distributed
   double detection_s = 5;
   double restart_s = 120;         // from then until the first step begins
-  double checkpoint_stall_s = 0;  // how long starting to write one holds up training
+  double checkpoint_stall_s = 0;  // training stall at the start of a checkpoint
   double checkpoint_write_s = 0;  // until it is complete; only one is written at a time
 };
 

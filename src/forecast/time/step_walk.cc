@@ -44,7 +44,7 @@ class WalkingOps final : public ForwardingOps {
   Device& device() const override { return device_; }
   int64_t workspace_bytes(const OpsLimits&) const override { return 0; }
   void bind_workspace(std::span<std::byte>) override {}
-  // Whoever walks decides whether weights are kept packed, which another machine may want.
+  // The caller decides whether weights are kept packed, as the plan may be for another machine.
   int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
     return N * K * dtype_bytes(dtype);
   }

@@ -16,7 +16,7 @@ struct SchemaNode {
   Kind kind = Kind::kLeaf;
   std::string name;
   bool is_nullable = false;
-  int definition_level = 0;  // from which on the value is not null
+  int definition_level = 0;  // the lowest at which the value is not null
   // For kList and kMap: the definition level from which on there is an element, and the repetition level of
   // every element but the first.
   int element_definition_level = 0;

@@ -70,7 +70,7 @@ class TextBuilder {
   }
 
   static constexpr int64_t kCountedBytes = 256;
-  static constexpr size_t kPieceBytes = Rendering::kBytesPerStep;  // what appending a piece costs besides
+  static constexpr size_t kPieceBytes = Rendering::kBytesPerStep;  // cost of appending a piece
   Rendering& r_;
   int64_t uncounted_ = 0;
   std::string text_;

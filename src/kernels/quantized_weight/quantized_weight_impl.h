@@ -65,7 +65,7 @@ struct Int8Product {
 struct Int8Kernels {
   int64_t rows, columns;  // the largest m and n
   int64_t scratch_bytes;
-  int64_t library_bytes;  // what a library allocates for it besides, per thread
+  int64_t library_bytes;  // allocated by a library besides, per thread
   // Whether a is in tiles instead (int8_tiles.h), c has room for multiples of 32 rows and columns, and c and
   // scratch are aligned to 64 bytes.
   bool uses_tiles;

@@ -26,7 +26,7 @@ NodeProcessors node_processors(const std::filesystem::path& root = "/",
 struct RankProcessors {
   std::vector<int> cpus;       // the affinity mask of the rank
   int64_t num_threads = 1;     // threads worth starting in the rank
-  int64_t num_processors = 1;  // how many of cpus it can keep busy within its share of a cgroup limit
+  int64_t num_processors = 1;  // those of cpus it can keep busy within its share of a cgroup limit
 };
 
 struct ProcessorAssignment {

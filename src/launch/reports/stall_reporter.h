@@ -22,8 +22,8 @@ class StallReporter {
 
   // Whether a rank or node was silent, lost or timed out on, so that its agent cannot know why.
   bool is_due() const;
-  // Call once: describes this node, including a culprit on it, and tells node 0. `ranks` is their current
-  // situation; what a culprit on this node is doing is also logged.
+  // Call once: describes this node, including a culprit on it, and reports to node 0. `ranks` is their
+  // current situation; the activity of a culprit on this node is also logged.
   void look(const std::vector<RankSituation>& ranks);
   // Call when the ranks have ended: node 0, or without it every other node, writes the report. Returns where
   // it is, to be appended to an error message; "" = nowhere.

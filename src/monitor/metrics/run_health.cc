@@ -58,7 +58,7 @@ void RunHealth::on_step(const StepMetrics& metrics) {
 
 double RunHealth::step_limit_s() const {
   if (timeout_s_ > 0) return timeout_s_;
-  if (recent_s_.empty()) return kOtherWorkLimit_s;  // how long a step takes is not known yet
+  if (recent_s_.empty()) return kOtherWorkLimit_s;  // step times are not known yet
   return std::max(kShortestLimit_s, kTimesMedian * median({recent_s_.begin(), recent_s_.end()}));
 }
 

@@ -51,7 +51,7 @@ class RunMetrics : public TrainObserver {
     std::array<TimeHistogram, kNumPhases> phases;
     std::array<int64_t, kMemoryKinds.size()> planned_bytes{};
     std::string instruction_set;
-    int64_t num_cores = 0;  // that reach the peak together
+    int64_t num_cores = 0;  // cores that reach the peak together
     Clock::time_point start = Clock::now();
     Clock::time_point checkpoint_time = start;
   };

@@ -90,7 +90,7 @@ TEST_F(DashboardTest, TellsTheRunWithTheValuesOfItsSteps) {
     StepMetrics metrics = metrics_of(step, 5.0 / step);
     metrics.ranks = ranks;
     dashboard_->on_step(metrics);
-    ranks[0].compute_s += 0.001;  // what it referred to is gone by the time it is read
+    ranks[0].compute_s += 0.001;  // the referenced data is gone by the time it is read
   }
   dashboard_->on_warning("a <b>warning</b>");
   const OrderedJson run = own_run_with(100);

@@ -11,7 +11,7 @@ namespace tessera {
 class RunSource {
  public:
   struct News {
-    bool restarted = false;  // what was given before no longer counts
+    bool restarted = false;  // earlier records no longer count
     std::vector<nlohmann::ordered_json> records;
   };
 

@@ -349,7 +349,7 @@ class AxolotlDatasets {
 
   const AxolotlChats& chats_;
   ForeignSettings& settings_;
-  std::string list_;  // that is being read
+  std::string list_;  // the list being read
   int64_t line_ = 1;
   bool has_template_ = false;  // of a data set with conversations
   std::optional<ConfigSetting> template_;

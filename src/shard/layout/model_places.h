@@ -1,4 +1,4 @@
-// A model's parameters as sharding counts them, and the places they take in memory that holds a few groups.
+// A model's parameters as sharding counts them, and their places in memory that holds a few groups.
 #pragma once
 
 #include "model/trainable_model.h"

@@ -112,8 +112,8 @@ struct GradientWindow {
 };
 GradientWindow gradient_window(const ZeroLayout& layout);
 
-// The chunks of a rank's state file that have its state of a decoder layer: with as many read ahead, all of
-// it moves while the layer computes.
+// Chunks of a rank's state file that hold the state of one decoder layer: if as many are read ahead, all of
+// that state moves while the layer computes.
 int64_t layer_state_chunks(const ZeroLayout& layout, const ZeroSettings& settings);
 
 // Whether the group stays complete on every node when weights are sharded.

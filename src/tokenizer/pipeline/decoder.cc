@@ -160,7 +160,7 @@ class StripStage final : public DecodeStage {
   int64_t start_;
   int64_t stop_;
   int64_t left_;      // how many may still be removed at the start of this token
-  int64_t held_ = 0;  // how many are held back, since the token may end after them
+  int64_t held_ = 0;  // matches held back, since the token may end after them
 };
 
 class ReplaceStage final : public TokenStage {

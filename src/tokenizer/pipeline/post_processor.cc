@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMaxIds = 4096;  // that are added to a text; usually one or two
+constexpr int64_t kMaxIds = 4096;  // ids added to a text; usually one or two
 
 PostProcessor make_template(const JsonNode& node, int64_t num_ids) {
   node.expect_keys({"type", "single", "pair", "special_tokens"});

@@ -21,7 +21,7 @@ class DiskMeter {
   const TrainableModel* model_;
   const ParameterStore* parameters_;
   const FrozenWeights* frozen_;
-  DiskUse taken_;  // until the last call
+  DiskUse taken_;  // traffic up to the last call
 };
 
 }  // namespace tessera

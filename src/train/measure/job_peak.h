@@ -14,8 +14,8 @@ namespace tessera {
 
 class JobPeak {
  public:
-  // Collective: all ranks measure at the same time, each on its own processors. `measures` is false where
-  // measure_peak is; without a peak of every rank there is none. `comm` and `pool` must outlive this.
+  // Collective: all ranks measure at the same time, each on its own processors. `measures` is the setting
+  // measure_peak; the peak is known only if every rank has one. `comm` and `pool` must outlive this.
   JobPeak(bool measures, Ops& ops, ThreadPool& pool, DType dtype, Communicator& comm);
 
   // The peak that the ranks reached together at the start, in this rank's fastest instruction set.

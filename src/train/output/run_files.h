@@ -77,7 +77,7 @@ class RunFiles {
  private:
   bool is_root() const { return comm_.world().rank == 0; }
   double time_to_write_s(double bytes) const;
-  // For messages: how to get the model of this last step, which could not be written.
+  // Advice for messages: how to get the model of this last step, which could not be written.
   std::string way_to_model(int64_t step) const;
   CheckpointPlan checkpoint_plan(int64_t step) const;
 

@@ -49,7 +49,7 @@ class MemoryPlanTest : public testing::Test {
   ThreadPool pool_{1};
   std::unique_ptr<Ops> ops_;
   LlamaModel model_;
-  LlamaModel larger_;  // whose shards outweigh the network buffers
+  LlamaModel larger_;  // its shards outweigh the network buffers
   MemoryRequest request_;
 };
 

@@ -41,7 +41,7 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   tiny.spec.batch.max_steps = 2;
   tiny.spec.saving.strategy = SaveStrategy::kSteps;
   tiny.spec.saving.in_background =
-      false;  // how much of the snapshot is used depends on what changes before it is written
+      false;  // the used part of the snapshot depends on what changes before it is written
   tiny.spec.data.eval_dataset = {tiny.folder() / "eval.safetensors"};
   tiny.spec.evaluation.strategy = IntervalStrategy::kEpoch;
   const std::optional<ProportionalMemory> own = proportional_memory();

@@ -47,7 +47,7 @@ RunSetup::RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObser
                    Communicator& communicator, const OpsFactory& make)
     : spec(arguments), pool(thread_pool), comm(communicator) {
   if (is_root() || observer.is_for_every_rank()) observers.add(observer);
-  record.arguments = training_arguments(spec);  // what follows may fill them in
+  record.arguments = training_arguments(spec);  // later code may fill them in
   record.launch_id = spec.launch.id;
   record.world_size = world().world_size;
   comm.position().set_folder(absolute_path(spec.output_dir));

@@ -8,7 +8,7 @@ namespace tessera {
 struct Fabric {
   enum class Kind {
     kTcp,   // Tessera's own connections
-    kAuto,  // what the machine has (fabric/fabric_choice.h)
+    kAuto,  // chosen by the machine's devices (fabric/fabric_choice.h)
     kProvider,
   };
   Kind kind = Kind::kTcp;

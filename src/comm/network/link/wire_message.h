@@ -79,7 +79,7 @@ struct WireHeader {
   uint64_t parts_hash;
   int64_t layer;
   int32_t root;
-  uint32_t chunk;  // which piece of the sender's or receiver's part
+  uint32_t chunk;  // index of the piece within the sender's or receiver's part
   uint32_t payload_bytes;
   uint32_t payload_crc;
   char label[kLabelBytes];  // truncated, zero-padded
