@@ -24,9 +24,9 @@ if(TESSERA_FUZZ)
   target_compile_options(tessera_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# Of test code, after tessera_flags. Its time is spent in the modules, so it is compiled fast: for Clang with sanitizers
-# -O0 takes less than half of the time of -O1, for GCC without them little less (docs/performance.md). Not that of kernels,
-# which computes as much as these (TESSERA_TESTS_COMPUTE).
+# Flags of test code, after tessera_flags. Tests spend their time in the modules, so they are compiled fast: for Clang with
+# sanitizers -O0 takes less than half of the time of -O1, for GCC without them little less (docs/performance.md). Tests of
+# kernels compute as much as the kernels and are optimised (TESSERA_TESTS_COMPUTE).
 add_library(tessera_test_flags INTERFACE)
 if(TESSERA_SANITIZE)
   target_compile_options(tessera_test_flags INTERFACE $<$<NOT:$<BOOL:$<TARGET_PROPERTY:COMPUTES>>>:-O0>)

@@ -6,7 +6,7 @@ A case is a folder with a case.yaml: files, command lines of the built program, 
 runs in a temporary folder of its own (--keep leaves it there), in which relative paths start. Exit code 0: all passed,
 1: some failed, 77: everything was skipped.
 
-    # What the case is about.
+    # The subject of the case.
     uses: tiny                            # builders of builders.yaml: their files, values and steps come first
     let: {train: train --model start}     # values that texts below name as $train or ${train}
     files:                                # written first; !bytes: \\xNN is that byte; !py, anywhere: an expression

@@ -17,7 +17,7 @@ constexpr uint64_t draws(uint64_t count, [[maybe_unused]] uint64_t times_slower 
 #endif
 }
 
-// How far a loop over similar inputs steps: 1, and `stride` under a sanitizer.
+// The step of a loop over similar inputs: 1, or `stride` under a sanitizer.
 constexpr int sanitizer_stride(int stride = 3) { return draws(2, 2) == 1 ? stride : 1; }
 
 // All of the cases; under a sanitizer every third, as they differ in sizes more than in the code they run.
