@@ -12,7 +12,7 @@
 #include "checkpoint/checkpoint_reader.h"
 #include "comm/first_failure.h"
 #include "io/absolute_path.h"
-#include "report/work_mark.h"
+#include "report/run_phase.h"
 
 namespace tessera {
 namespace {
@@ -109,7 +109,7 @@ void BestCheckpoint::load(const Progress& progress) const {
             : fmt::format("; that of step {} was better, {}, but has no checkpoint", best.step, *best.value));
   }
   if (best.checkpoint_step == progress.step) return;
-  mark_work(setup.comm, OtherWork::kLoadingBestModel, progress.step + 1);
+  mark_phase(setup.comm, RunPhase::kLoadingBestModel, progress.step + 1);
   const PatientScope patience(setup.comm);
   ParameterStore& parameters = *setup.parameters;
   const std::optional<Error> error = outside_error([&] {

@@ -15,7 +15,7 @@
 #include "plan/passes.h"
 #include "platform/memory_info.h"
 #include "report/log_entries.h"
-#include "report/work_mark.h"
+#include "report/run_phase.h"
 
 namespace tessera {
 
@@ -188,7 +188,7 @@ RunRequests Trainer::requests(RunControl* control) {
   if (!has_control_) return {};
   const NetworkMeterPause pause(network_meter_);
   const PatientScope patience(setup_.comm);
-  mark_work(setup_.comm, OtherWork::kWaitingForCallbacks, progress_.step);
+  mark_phase(setup_.comm, RunPhase::kWaitingForCallbacks, progress_.step);
   return setup_.comm.broadcast(control != nullptr ? control->requests() : RunRequests(), 0, {"requests"});
 }
 
@@ -208,7 +208,7 @@ bool Trainer::is_finished_already() {
 
 bool Trainer::wait_for_rows(int64_t step) {
   if (setup_.spec.data.dataset_spool.empty()) return true;
-  mark_work(setup_.comm, "waiting for rows", step + 1);
+  mark_phase(setup_.comm, "waiting for rows", step + 1);
   const PatientScope patience(setup_.comm);  // nodes may have feeders of their own
   const bool arrived = setup_.rows->wait_for_rows(step, [this] {
     setup_.comm.failures().check();
@@ -222,7 +222,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& st
   // Excludes the traffic of evaluations and checkpoints.
   disk_meter_.take();
   if (setup_.context) setup_.context->exchange().take_network();
-  mark_work(setup_.comm, "choosing rows", step + 1);
+  mark_phase(setup_.comm, "choosing rows", step + 1);
   const RowLists& passes = setup_.rows->passes_of_step(step);
   const int64_t num_targets = setup_.rows->count_targets(passes);
   const double choosing_s = step_time.seconds();
@@ -444,7 +444,7 @@ TrainSummary Trainer::finish_run() {
     }
     summary.folder = files_.last_checkpoint();
   }
-  mark_work(setup_.comm, OtherWork::kEndOfRun, progress_.step + 1);
+  mark_phase(setup_.comm, RunPhase::kEndOfRun, progress_.step + 1);
   summary.peak_resident_bytes = peak_resident_bytes();
   if (const auto written = files_.take_written()) totals_.add(*written);
   add_times(&summary);

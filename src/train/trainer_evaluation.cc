@@ -7,7 +7,7 @@
 
 #include "data/rows/length_order.h"
 #include "report/log_entries.h"
-#include "report/work_mark.h"
+#include "report/run_phase.h"
 #include "train/evaluation/evaluate.h"
 #include "train/trainer.h"
 
@@ -47,7 +47,7 @@ bool Trainer::run_evaluation() {
   const NetworkMeterPause pause(network_meter_);
   synchronize();
   stop_.enter(StopAgreement::Phase::kEvaluation);
-  mark_work(setup_.comm, OtherWork::kEvaluation, progress_.step + 1);
+  mark_phase(setup_.comm, RunPhase::kEvaluation, progress_.step + 1);
   std::vector<EvalResult> results;
   std::vector<LogEntry> entries;
   const bool is_complete = evaluate_sets(&results, &entries);

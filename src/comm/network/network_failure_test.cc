@@ -203,9 +203,9 @@ SocketAddress published_address(const std::string& value) {
   return parse_address(address, port);
 }
 
-TEST_P(NetworkFault, StrangersAtTheListenerDisturbNobody) {
+TEST_P(NetworkFault, IntrudersAtTheListenerDisturbNobody) {
   LocalRendezvous rendezvous;
-  std::vector<UniqueFd> strangers;
+  std::vector<UniqueFd> intruders;
   FailureDetector failures[2];
   std::string errors[2];
   std::thread first([&] {
@@ -219,17 +219,17 @@ TEST_P(NetworkFault, StrangersAtTheListenerDisturbNobody) {
   const SocketAddress address = published_address(rendezvous.get("network/test/0", std::chrono::seconds(10)));
   std::mt19937_64 random(3);
   for (int i = 0; i < 40; ++i) {
-    UniqueFd stranger = begin_connect(address);
+    UniqueFd intruder = begin_connect(address);
     std::this_thread::sleep_for(milliseconds(2));
     std::vector<uint64_t> garbage(1 + random() % 40);
     for (uint64_t& word : garbage) word = random();
     // Some send nothing, some send garbage, some begin like a member; some disconnect.
-    if (i % 4 == 1) ::send(stranger.get(), garbage.data(), garbage.size() * 8, MSG_NOSIGNAL);
+    if (i % 4 == 1) ::send(intruder.get(), garbage.data(), garbage.size() * 8, MSG_NOSIGNAL);
     if (i % 4 == 2) {
       const uint32_t answer[22] = {0x48535354, 1, 1, 0, static_cast<uint32_t>(i / 4 % 4), 0, 1, 2};
-      ::send(stranger.get(), answer, sizeof(answer), MSG_NOSIGNAL);
+      ::send(intruder.get(), answer, sizeof(answer), MSG_NOSIGNAL);
     }
-    if (i % 3 != 0) strangers.push_back(std::move(stranger));
+    if (i % 3 != 0) intruders.push_back(std::move(intruder));
   }
   try {
     NetworkGroup group("test", {0, 1}, 1, &rendezvous, options(), failures[1]);

@@ -39,10 +39,10 @@ class RunningJob {
   }
 
   World world(int rank) const { return test_world(rank, 2, 1, server_->port()); }
-  std::string refusal_of(const World& stranger) const {
+  std::string refusal_of(const World& intruder) const {
     StoreOptions options = quick_store_options();
     options.rendezvous_timeout = milliseconds(600);
-    return error_of([&] { StoreClient::join(stranger, options); });
+    return error_of([&] { StoreClient::join(intruder, options); });
   }
   tcp::socket connect(asio::io_context& io) const {
     tcp::socket socket(io);
@@ -64,12 +64,12 @@ TEST(StoreRefusal, SecondProcessWithTheSameRank) {
 
 TEST(StoreRefusal, AnotherJob) {
   const RunningJob job;
-  World stranger = job.world(1);
-  stranger.run_id = "other\n";
-  const std::string refusal = job.refusal_of(stranger);
+  World intruder = job.world(1);
+  intruder.run_id = "other\n";
+  const std::string refusal = job.refusal_of(intruder);
   EXPECT_THAT(refusal,
               AllOf(HasSubstr("it does not prove the job's secret and name"), HasSubstr("--rdzv_id")));
-  EXPECT_THAT(refusal, Not(HasSubstr("'test'"))) << "a stranger is not told the name of the job";
+  EXPECT_THAT(refusal, Not(HasSubstr("'test'"))) << "an intruder is not told the name of the job";
 }
 
 TEST(StoreRefusal, FormerAndLaterStarts) {
@@ -329,7 +329,7 @@ TEST(StoreRefusal, StoreThatDoesNotKnowTheSecretIsNotBelieved) {
 }
 
 // Whoever answers on the port for a moment does not end the job.
-TEST(StoreRefusal, StrangerOnThePortIsWaitedOut) {
+TEST(StoreRefusal, IntruderOnThePortIsWaitedOut) {
   int port = 0;
   std::thread joining;
   {

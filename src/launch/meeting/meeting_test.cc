@@ -163,9 +163,9 @@ TEST(MeetingServer, RefusesWhoDoesNotFit) {
   MeetingClient present(client_of(options, server.port(), 2));
   EXPECT_FALSE(present.wait(milliseconds(300)));
   const auto refusal = [&](auto change) {
-    MeetingClientOptions stranger = client_of(options, server.port(), 1);
-    change(stranger);
-    MeetingClient client(stranger);
+    MeetingClientOptions intruder = client_of(options, server.port(), 1);
+    change(intruder);
+    MeetingClient client(intruder);
     return outcome_of(client).error;
   };
   EXPECT_THAT(refusal([](auto& o) { o.run_id = "other"; }),
@@ -278,10 +278,10 @@ TEST(MeetingFarewell, IsBelievedFromTheJobAlone) {
   EXPECT_THAT(outcome_of(client).error, HasSubstr("does not prove the job's secret and name"));
   other.run_id = options.run_id;
   other.secret = "another job's secret";
-  MeetingFarewell stranger(other);
-  MeetingClient careful(client_of(options, stranger.port(), 1));
+  MeetingFarewell intruder(other);
+  MeetingClient careful(client_of(options, intruder.port(), 1));
   EXPECT_THAT(outcome_of(careful).error, HasSubstr("does not prove the job's secret"));
-  EXPECT_FALSE(stranger.wait_until_told(1, milliseconds(20)));
+  EXPECT_FALSE(intruder.wait_until_told(1, milliseconds(20)));
 }
 
 // ---- The store of a start whose agents have met

@@ -186,7 +186,7 @@ TEST_F(HealthOfARun, IsLostWithoutAStepWithinTheLimit) {
 TEST_F(HealthOfARun, TheLimitFollowsFromTheStepsSoFar) {
   work("backward");
   RunHealth health(position_, 0, [this] { return now_s_; });
-  EXPECT_EQ(health.report().limit_s, kOtherWorkLimit_s);
+  EXPECT_EQ(health.report().limit_s, kRunPhaseLimit_s);
   for (int i = 1; i <= 100; ++i) health.on_step(step(i, i <= 90 ? 1 : 100));
   EXPECT_EQ(health.report().limit_s, 600);
   for (int i = 101; i <= 120; ++i) health.on_step(step(i, 100));

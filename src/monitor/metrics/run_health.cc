@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/median.h"
-#include "report/work_mark.h"
+#include "report/run_phase.h"
 
 namespace tessera {
 namespace {
@@ -16,9 +16,9 @@ constexpr double kTimesMedian = 10;
 constexpr size_t kNumRecent = 33;
 
 // Whether Activity::kWork says that no step is being computed.
-bool is_other_work(std::string_view what) {
+bool is_run_phase(std::string_view what) {
   return what.empty() || what == kMeetingRanks ||
-         std::ranges::find(kOtherWorkNames, what) != kOtherWorkNames.end();
+         std::ranges::find(kRunPhaseNames, what) != kRunPhaseNames.end();
 }
 
 }  // namespace
@@ -31,8 +31,8 @@ RunHealth::RunHealth(const RankPosition& position, double timeout_s, Seconds clo
     : position_(position),
       timeout_s_(timeout_s),
       clock_(std::move(clock)),
-      other_work_time_(clock_()),
-      step_time_(other_work_time_),
+      run_phase_time_(clock_()),
+      step_time_(run_phase_time_),
       progress_time_(step_time_) {}
 
 void RunHealth::note_progress() {
@@ -58,27 +58,27 @@ void RunHealth::on_step(const StepMetrics& metrics) {
 
 double RunHealth::step_limit_s() const {
   if (timeout_s_ > 0) return timeout_s_;
-  if (recent_s_.empty()) return kOtherWorkLimit_s;  // step times are not known yet
+  if (recent_s_.empty()) return kRunPhaseLimit_s;  // step times are not known yet
   return std::max(kShortestLimit_s, kTimesMedian * median({recent_s_.begin(), recent_s_.end()}));
 }
 
 RunHealth::Report RunHealth::report() const {
   const PositionEntry work = position_.read().at(Activity::kWork);
-  const bool is_step = !is_other_work(work.what);
+  const bool is_step = !is_run_phase(work.what);
   const std::lock_guard lock(mutex_);
   const double now = clock_();
   Report report;
   report.step = step_;
   report.has_step = has_step_;
   report.step_age_s = now - step_time_;
-  report.limit_s = is_step ? step_limit_s() : std::max(kOtherWorkLimit_s, timeout_s_);
+  report.limit_s = is_step ? step_limit_s() : std::max(kRunPhaseLimit_s, timeout_s_);
   report.phase = work.what;
   // A step after other work has its whole time limit, even if the end of that work was never reported.
   if (is_step) {
-    report.progress_age_s = now - std::max(progress_time_, other_work_time_);
+    report.progress_age_s = now - std::max(progress_time_, run_phase_time_);
   } else {
     report.progress_age_s = std::min(now - progress_time_, work.age_s);
-    other_work_time_ = now;
+    run_phase_time_ = now;
   }
   return report;
 }

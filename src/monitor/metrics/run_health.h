@@ -14,8 +14,8 @@
 
 namespace tessera {
 
-// For OtherWork (report/work_mark.h).
-inline constexpr double kOtherWorkLimit_s = 3600;
+// For RunPhase (report/run_phase.h).
+inline constexpr double kRunPhaseLimit_s = 3600;
 
 class RunHealth : public TrainObserver {
  public:
@@ -57,7 +57,7 @@ class RunHealth : public TrainObserver {
   const double timeout_s_;
   const Seconds clock_;
   mutable std::mutex mutex_;
-  mutable double other_work_time_;  // when report() last found work besides steps
+  mutable double run_phase_time_;  // when report() last found work besides steps
   int64_t step_ = 0;
   bool has_step_ = false;
   double step_time_;             // when the last step was finished

@@ -1,6 +1,6 @@
 #include "train/measure/job_peak.h"
 
-#include "report/work_mark.h"
+#include "report/run_phase.h"
 
 namespace tessera {
 
@@ -37,7 +37,7 @@ void JobPeak::take_shares(std::span<const Share> by_rank) {
 // On all ranks at the same time, so that no step waits for a rank that measures.
 void JobPeak::measure_if_due(int64_t step) {
   if (!is_due_) return;
-  mark_work(comm_, "measuring the arithmetic peak", step);
+  mark_phase(comm_, "measuring the arithmetic peak", step);
   peak_->measure_again();
 }
 

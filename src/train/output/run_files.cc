@@ -8,8 +8,8 @@
 #include "io/file.h"
 #include "report/files/metrics_file.h"
 #include "report/files/run_events.h"
+#include "report/run_phase.h"
 #include "report/sinks/sinks.h"
-#include "report/work_mark.h"
 
 namespace tessera {
 namespace {
@@ -84,7 +84,7 @@ CheckpointPlan RunFiles::checkpoint_plan(int64_t step) const {
 void RunFiles::save(const RunRecord& record, int64_t best_step) {
   const int64_t step = record.step;
   finish_checkpoint(step);
-  mark_work(comm_, OtherWork::kBeginningCheckpoint, step + 1);
+  mark_phase(comm_, RunPhase::kBeginningCheckpoint, step + 1);
   const NetworkMeterPause pause(meter_);
   parameters_.settle_state({});
   saver_.begin(checkpoint_plan(step), record, [this, step, best_step] {
@@ -95,7 +95,7 @@ void RunFiles::save(const RunRecord& record, int64_t best_step) {
 }
 
 void RunFiles::finish_checkpoint(int64_t step) {
-  mark_work(comm_, OtherWork::kFinishingCheckpoint, step + 1);
+  mark_phase(comm_, RunPhase::kFinishingCheckpoint, step + 1);
   const NetworkMeterPause pause(meter_);
   saver_.finish();
   report_checkpoint();
@@ -131,7 +131,7 @@ void RunFiles::save_before_stop(int64_t step, const std::function<RunRecord()>& 
 }
 
 void RunFiles::write_model(int64_t step, const std::function<std::string()>& trainer_state) {
-  mark_work(comm_, OtherWork::kWritingModel, step + 1);
+  mark_phase(comm_, RunPhase::kWritingModel, step + 1);
   const NetworkMeterPause pause(meter_);
   try {
     model_writer_.write(output_ ? &*output_ : nullptr, spec_.output_dir,

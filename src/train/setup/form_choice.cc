@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "comm/first_failure.h"
 #include "forecast/time/measured_costs.h"
-#include "report/work_mark.h"
+#include "report/run_phase.h"
 #include "settings/derived.h"
 #include "train/setup/run_planning.h"
 
@@ -40,7 +40,7 @@ FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, con
 MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data) {
   RunSpec& spec = setup.spec;
   const OpLabel label = {"form of the run"};
-  mark_work(setup.comm, "choosing the form of the run", 1);
+  mark_phase(setup.comm, "choosing the form of the run", 1);
   const PatientScope patience(setup.comm);
   if (*setup.resume) {
     spec = continued(spec, setup.resume->record().arguments, setup.resume->checkpoint_parent().string());

@@ -10,7 +10,7 @@
 #include "model/attention_shape.h"
 #include "model/initialize.h"
 #include "platform/memory_info.h"
-#include "report/work_mark.h"
+#include "report/run_phase.h"
 
 namespace tessera {
 namespace {
@@ -60,7 +60,7 @@ void load_parameters(RunSetup& setup) {
 
 void load_run(RunSetup& setup) {
   const RunSpec& spec = setup.spec;
-  mark_work(setup.comm, OtherWork::kLoadingWeights, 1);
+  mark_phase(setup.comm, RunPhase::kLoadingWeights, 1);
   if (!spec.placement.offload_dir.empty()) prepare_disk(setup);
   if (setup.model->is_adapted()) {
     setup.frozen.emplace(*setup.model, setup.comm, setup.pool, setup.plan.zero);

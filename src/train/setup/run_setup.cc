@@ -10,8 +10,8 @@
 #include "io/absolute_path.h"
 #include "io/file.h"
 #include "model/families/families.h"
+#include "report/run_phase.h"
 #include "report/sinks/sinks.h"
-#include "report/work_mark.h"
 #include "settings/derived.h"
 #include "train/output/output_folder.h"
 #include "train/output/shared_folder.h"
@@ -51,7 +51,7 @@ RunSetup::RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObser
   record.launch_id = spec.launch.id;
   record.world_size = world().world_size;
   comm.position().set_folder(absolute_path(spec.output_dir));
-  mark_work(comm, OtherWork::kPreparing, 1);
+  mark_phase(comm, RunPhase::kPreparing, 1);
   if (is_root()) {
     check_can_write_in(spec.output_dir);
     check_spares_model(spec.output_dir, spec.model.folder);

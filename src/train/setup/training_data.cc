@@ -13,7 +13,7 @@
 #include "data/sources/row_spool.h"
 #include "formats/huggingface/model_families.h"
 #include "formats/input_files.h"
-#include "report/work_mark.h"
+#include "report/run_phase.h"
 #include "settings/derived.h"
 #include "settings/run/evaluation_sets.h"
 #include "tokenizer/tokenizer.h"
@@ -77,7 +77,7 @@ SpoolOptions spool_options(const DataSpec& data, Communicator& comm) {
 
 TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, ThreadPool& pool,
                                 Communicator& comm, TrainObserver& observer, bool splits_packed_rows) {
-  mark_work(comm, OtherWork::kReadingDataset, 1);
+  mark_phase(comm, RunPhase::kReadingDataset, 1);
   const int64_t row_limit = spec.data.row_limit(config.max_position_embeddings);
   if (row_limit > config.max_position_embeddings && row_limit != kMaxRowLength) {
     log_warning("max_length {} is above max_position_embeddings {} of {}", row_limit,

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "context/slice_batch.h"
-#include "report/work_mark.h"
+#include "report/run_phase.h"
 
 namespace tessera {
 
@@ -160,7 +160,7 @@ std::optional<StepPart> StepRunner::run(int64_t step, const RowLists& passes, co
   ops_.restart();
   if (!run_passes(passes, &part)) return std::nullopt;
   part.replay_differs = !replay_difference_.empty();
-  mark_work(comm_, "adding up the step", step_);
+  mark_phase(comm_, "adding up the step", step_);
   part.gradient_squares = parameters_.gradient_squares();
   part.wait_s = comm_.waited_s() - waited_before_s;
   part.compute_s = time.seconds() - part.wait_s;

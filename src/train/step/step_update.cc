@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "optim/clip.h"
-#include "report/work_mark.h"
+#include "report/run_phase.h"
 
 namespace tessera {
 
@@ -41,7 +41,7 @@ void StepUpdate::finish_step(const RowLists& passes, const StepPart& first, doub
     metrics->times.optimizer_s = parameters_.backward_update()->seconds();
     return;
   }
-  mark_work(comm_, "optimizer", metrics->step);
+  mark_phase(comm_, "optimizer", metrics->step);
   const int64_t step = metrics->step - 1;
   if (in_backward_) {
     begin_backward_update(step, norm, progress);

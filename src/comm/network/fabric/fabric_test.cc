@@ -228,10 +228,10 @@ TEST_F(FabricTest, DestructionCancelsWhatIsPosted) {
 }
 
 // Another process's address is stored in place of a member's: nothing is sent to a peer without the secret.
-TEST_F(FabricTest, StrangerInPlaceOfAMemberIsNotBelieved) {
-  FabricEndpoint stranger(kProvider, "127.0.0.1", 0, 2);
+TEST_F(FabricTest, IntruderInPlaceOfAMemberIsNotBelieved) {
+  FabricEndpoint intruder(kProvider, "127.0.0.1", 0, 2);
   std::string hex;
-  for (const char byte : stranger.address()) hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  for (const char byte : intruder.address()) hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   LocalRendezvous rendezvous([&](const std::string& key, const std::string& value) {
     return key == "network/test/1/fabric" ? hex + " " : value;
   });
