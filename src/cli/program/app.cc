@@ -14,6 +14,7 @@
 #include "cli/help_text.h"
 #include "cli/hub_names.h"
 #include "cli/program/build_facts.h"
+#include "cli/program/other_launchers.h"
 #include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/ranks/world.h"
@@ -90,6 +91,9 @@ std::vector<std::string> todays_spelling(const std::vector<std::string>& argumen
          printable(arguments[0]), arguments[0].ends_with(".py") ? "python3 " : "", printable(arguments[0]));
   }
   for (const auto& command : all) names.push_back(command->name());
+  const std::string of_launcher = hint_for_launcher(arguments);
+  if (!of_launcher.empty())
+    fail(ExitCode::kUsage, "unknown command '{}'{}", printable(arguments[0]), of_launcher);
   const std::string hint =
       hint_for_name(arguments[0], names, names, compat_hints("command_hints")).text("'", "'");
   fail(ExitCode::kUsage, "unknown command '{}'{}", printable(arguments[0]),
