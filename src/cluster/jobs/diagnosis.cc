@@ -39,6 +39,20 @@ void read_progress_line(std::string_view line, JobProgress* progress) {
   progress->eta = rest.find_first_of("0123456789") == std::string_view::npos ? "" : printable(rest, 20);
 }
 
+// A line of metrics.jsonl. Lines of the log are farther apart.
+void read_last_step(const Json& line, JobProgress* progress) {
+  const int64_t step = number_at(line, "/step", -1);
+  if (step < 0 || step == progress->step) return;
+  progress->step = step;
+  progress->loss = line.contains("loss") && line["loss"].is_number()
+                       ? std::optional(line["loss"].get<double>())
+                       : std::nullopt;
+  progress->eta = "";
+  const Json seconds = line.value("step_time_s", Json());
+  if (progress->max_steps && *progress->max_steps >= step && seconds.is_number())
+    progress->eta = format_eta(static_cast<double>(*progress->max_steps - step) * seconds.get<double>());
+}
+
 const char* meaning_of(int64_t code) {
   for (const auto& [known, meaning] : exit_code_meanings()) {
     if (known == code) return meaning;
@@ -181,8 +195,9 @@ std::string JobProgress::text() const {
   std::string out;
   const auto add = [&out](const std::string& part) { out += (out.empty() ? "" : ", ") + part; };
   if (step && max_steps) add(fmt::format("step {} of {}", format_count(*step), format_count(*max_steps)));
+  if (step && !max_steps) add(fmt::format("step {}", format_count(*step)));
   if (percent) {
-    out += step ? fmt::format(" ({} %)", *percent) : fmt::format("{} % done", *percent);
+    out += step && max_steps ? fmt::format(" ({} %)", *percent) : fmt::format("{} % done", *percent);
   }
   if (loss) add(fmt::format("loss {:.4f}", *loss));
   if (!eta.empty()) add("ETA " + eta);
@@ -207,6 +222,7 @@ JobProgress progress_of(const JobObjects& job) {
     read_progress_line(line, &progress);
     log.remove_prefix(std::min(log.size(), line.size() + 1));
   }
+  read_last_step(job.last_step, &progress);
   if (progress.step && progress.max_steps && *progress.max_steps > 0)
     progress.percent = 100 * *progress.step / *progress.max_steps;
   return progress;
@@ -226,9 +242,23 @@ PodCounts count_pods(const JobObjects& job) {
   return counts;
 }
 
+int64_t num_evictions(const JobObjects& job) {
+  int64_t count = 0;
+  for (const Json& workload : job.workloads) {
+    for (const Json& each : list_at(workload, "/status/schedulingStats/evictions"))
+      count += number_at(each, "/count");
+  }
+  return count;
+}
+
 int64_t num_restarts(const JobObjects& job) {
-  if (!job.jobset.is_null()) return number_at(job.jobset, "/status/restarts");
-  return number_at(job.top, "/status/failed");
+  if (job.jobset.is_null()) return number_at(job.top, "/status/failed");
+  // Pods that end with 143 before their Job is suspended restart the JobSet, as those of a drain do. That
+  // costs no attempt.
+  const int64_t restarts = number_at(job.jobset, "/status/restarts");
+  const int64_t uncounted =
+      std::max<int64_t>(0, restarts - number_at(job.jobset, "/status/restartsCountTowardsMax"));
+  return restarts - std::min(uncounted, num_evictions(job));
 }
 
 std::optional<Diagnosis> ended(const JobObjects& job) {
@@ -258,7 +288,7 @@ std::optional<Diagnosis> ended(const JobObjects& job) {
 }
 
 Diagnosis diagnose(const JobObjects& job) {
-  for (const auto step : {ended, not_admitted, without_pods, pods_not_running}) {
+  for (const auto step : {ended, not_admitted, on_lost_node, without_pods, pods_not_running}) {
     if (std::optional<Diagnosis> found = step(job)) return *found;
   }
   const PodCounts counts = count_pods(job);

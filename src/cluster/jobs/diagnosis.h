@@ -26,7 +26,8 @@ struct Diagnosis {
   std::string advice;                // "" = there is nothing to do
 };
 
-// The last progress line of rank 0 (plain_progress_line()), or of the TrainJob's trainerStatus.
+// By the last progress line of rank 0 (plain_progress_line()), the last step of metrics.jsonl, which has all
+// of them, or the TrainJob's trainerStatus.
 struct JobProgress {
   std::optional<int64_t> step, max_steps;
   std::optional<double> loss;
@@ -45,13 +46,16 @@ JobProgress progress_of(const JobObjects& job);
 // The last line of rank 0's log; "" if there is none.
 std::string last_line(const JobObjects& job);
 PodCounts count_pods(const JobObjects& job);
-// Restarts of a JobSet, or failed pods of a Job.
+// Restarts of a JobSet but for those of pods that Kueue ended, or failed pods of a Job.
 int64_t num_restarts(const JobObjects& job);
+// How often Kueue took the job's quota away.
+int64_t num_evictions(const JobObjects& job);
 Diagnosis diagnose(const JobObjects& job);
 
 // The steps of diagnose(): nullopt if that is not what holds up the job.
 std::optional<Diagnosis> ended(const JobObjects& job);
 std::optional<Diagnosis> not_admitted(const JobObjects& job);
+std::optional<Diagnosis> on_lost_node(const JobObjects& job);
 std::optional<Diagnosis> without_pods(const JobObjects& job);
 std::optional<Diagnosis> pods_not_running(const JobObjects& job);
 

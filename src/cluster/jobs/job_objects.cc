@@ -1,8 +1,10 @@
 #include "cluster/jobs/job_objects.h"
 
 #include <algorithm>
+#include <ctime>
 #include <map>
 #include <set>
+#include <string_view>
 #include <tuple>
 
 #include "base/error.h"
@@ -56,14 +58,6 @@ std::vector<Json> items_of(Json list) {
   return items;
 }
 
-std::string time_of(const Json& event) {
-  for (const char* const field : {"/series/lastObservedTime", "/lastTimestamp", "/eventTime"}) {
-    const std::string time = text_at(event, field);
-    if (!time.empty()) return time;
-  }
-  return text_at(event, "/metadata/creationTimestamp");
-}
-
 // Newest first. All times come from the API server's clock, in one format.
 void sort_pods(std::vector<Json>* pods) {
   std::ranges::sort(*pods, [](const Json& a, const Json& b) {
@@ -92,44 +86,83 @@ void keep_own_workloads(JobObjects* job) {
   });
 }
 
-// What can be asked only once the pods are known.
-void get_logs_and_nodes(const Kubectl& kubectl, JobObjects* job) {
-  std::vector<std::vector<std::string>> commands;
-  const auto rank0 = std::ranges::find_if(job->pods, [](const Json& pod) {
-    return index_of(pod) <= 0 && text_at(pod, "/status/phase") != "Pending";
-  });
-  const bool has_log = rank0 != job->pods.end();
-  if (has_log) {
-    const Json& containers = list_at(*rank0, "/spec/containers");
-    const bool has_node = std::ranges::any_of(
-        containers, [](const Json& container) { return text_at(container, "/name") == "node"; });
-    const std::string container = has_node             ? "node"
-                                  : containers.empty() ? ""
-                                                       : text_at(containers.front(), "/name");
-    commands.push_back({"logs", object_name(*rank0), "--container", container, "--namespace", job->name_space,
-                        "--tail=60", "--request-timeout=30s"});
-  }
+void get_nodes(const Kubectl& kubectl, JobObjects* job) {
   std::set<std::string> names;
   for (const Json& pod : job->pods) names.insert(text_at(pod, "/spec/nodeName"));
   names.erase("");
-  if (!names.empty()) {
-    std::vector<std::string> command = {"get", "nodes"};
-    command.insert(command.end(), names.begin(), names.end());
-    command.insert(command.end(), {"--ignore-not-found", "--output=json", "--request-timeout=30s"});
-    commands.push_back(std::move(command));
-  }
-  const std::vector<KubectlAnswer> answers = kubectl.run(commands);
-  // A container that is being created, or is gone, has no log.
-  if (has_log && answers.front().exit_code == 0) job->log = answers.front().out;
-  if (has_log && answers.front().err.find("(Forbidden)") != std::string::npos)
-    job->not_allowed.push_back("logs");
   if (names.empty()) return;
-  Json nodes = object_in(answers.back(), "nodes", &job->not_allowed);
+  std::vector<std::string> command = {"get", "nodes"};
+  command.insert(command.end(), names.begin(), names.end());
+  command.insert(command.end(), {"--ignore-not-found", "--output=json", "--request-timeout=30s"});
+  Json nodes = object_in(kubectl.run({command}).front(), "nodes", &job->not_allowed);
   if (names.size() > 1) {
     job->nodes = items_of(std::move(nodes));
   } else if (nodes.is_object()) {
     job->nodes.push_back(std::move(nodes));
   }
+}
+
+// The container that trains; null if there is none.
+const Json& main_container(const Json& pod) {
+  static const Json none;
+  const Json& containers = list_at(pod, "/spec/containers");
+  for (const Json& each : containers) {
+    if (text_at(each, "/name") == "node") return each;
+  }
+  return containers.empty() ? none : containers.front();
+}
+
+// Where the run of a pod writes; "" if its arguments do not say.
+std::string output_folder(const JobObjects& job, const Json& container) {
+  constexpr std::string_view kFlag = "--output_dir=";
+  for (const char* const list : {"/args", "/command"}) {
+    for (const Json& word : list_at(container, list)) {
+      if (!word.is_string() || !word.get_ref<const std::string&>().starts_with(kFlag)) continue;
+      std::string folder = word.get<std::string>().substr(kFlag.size());
+      // So the ClusterTrainingRuntime names it.
+      constexpr std::string_view kJobName = "$(PET_RDZV_ID)";
+      if (const size_t at = folder.find(kJobName); at != std::string::npos)
+        folder.replace(at, kJobName.size(), job.name);
+      return folder;
+    }
+  }
+  return "";
+}
+
+// The log of rank 0, and the last step in the file that all pods see. A lost node is not asked: kubectl would
+// wait for it.
+void get_progress(const Kubectl& kubectl, JobObjects* job) {
+  const auto rank0 = std::ranges::find_if(job->pods, [&](const Json& pod) {
+    return index_of(pod) <= 0 && text_at(pod, "/status/phase") != "Pending" &&
+           lost_node_of(*job, pod).empty();
+  });
+  const auto running = std::ranges::find_if(job->pods, [&](const Json& pod) {
+    return text_at(pod, "/status/phase") == "Running" && !is_terminating(pod) &&
+           lost_node_of(*job, pod).empty();
+  });
+  std::vector<std::vector<std::string>> commands;
+  const bool has_log = rank0 != job->pods.end();
+  if (has_log) {
+    commands.push_back({"logs", object_name(*rank0), "--container", text_at(main_container(*rank0), "/name"),
+                        "--namespace", job->name_space, "--tail=60", "--request-timeout=30s"});
+  }
+  const Json container = running == job->pods.end() ? Json() : main_container(*running);
+  const std::string folder = output_folder(*job, container);
+  if (!folder.empty()) {
+    commands.push_back({"exec", object_name(*running), "--container", text_at(container, "/name"),
+                        "--namespace", job->name_space, "--request-timeout=30s", "--", "tail", "-n", "1",
+                        folder + "/metrics.jsonl"});
+  }
+  const std::vector<KubectlAnswer> answers = kubectl.run(commands);
+  // A container that is being created, or is gone, has no log, and a run that has not begun no steps.
+  if (has_log && answers.front().exit_code == 0) job->log = answers.front().out;
+  if (has_log && answers.front().err.find("(Forbidden)") != std::string::npos)
+    job->not_allowed.push_back("logs");
+  if (folder.empty()) return;
+  if (answers.back().exit_code == 0)
+    job->last_step = Json::parse(answers.back().out, nullptr, /*allow_exceptions=*/false);
+  if (answers.back().err.find("(Forbidden)") != std::string::npos)
+    job->not_allowed.push_back("metrics.jsonl");
 }
 
 bool is_job_file(const std::string& job) {
@@ -220,7 +253,8 @@ JobObjects get_job(const Kubectl& kubectl, const JobName& name) {
   sort_pods(&job.pods);
   keep_own_workloads(&job);
   keep_own_events(&job);
-  get_logs_and_nodes(kubectl, &job);
+  get_nodes(kubectl, &job);
+  get_progress(kubectl, &job);
   return job;
 }
 
@@ -236,6 +270,25 @@ int64_t number_at(const Json& object, const std::string& pointer, int64_t otherw
   return object.is_structured() && object.contains(at) && object.at(at).is_number_integer()
              ? object.at(at).get<int64_t>()
              : otherwise;
+}
+
+std::string time_of(const Json& event) {
+  for (const char* const field : {"/series/lastObservedTime", "/lastTimestamp", "/eventTime"}) {
+    const std::string time = text_at(event, field);
+    if (!time.empty()) return time;
+  }
+  return text_at(event, "/metadata/creationTimestamp");
+}
+
+std::optional<double> seconds_between(const std::string& from, const std::string& to) {
+  const auto unix_time = [](const std::string& text) -> std::optional<time_t> {
+    std::tm time = {};
+    const char* const rest = strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &time);
+    return rest == nullptr ? std::nullopt : std::optional(timegm(&time));
+  };
+  const auto start = unix_time(from), end = unix_time(to);
+  if (!start || !end) return std::nullopt;
+  return std::difftime(*end, *start);
 }
 
 std::string object_name(const Json& object) { return text_at(object, "/metadata/name"); }
@@ -269,6 +322,16 @@ int64_t index_of(const Json& pod) {
     if (const auto index = parse_integer(text)) return *index;
   }
   return -1;
+}
+
+std::string lost_node_of(const JobObjects& job, const Json& pod) {
+  const std::string name = text_at(pod, "/spec/nodeName");
+  if (text_at(pod, "/status/reason") == "NodeLost") return name;
+  for (const Json& node : job.nodes) {
+    // "False" comes from the kubelet itself.
+    if (object_name(node) == name && text_at(condition(node, "Ready"), "/status") == "Unknown") return name;
+  }
+  return "";
 }
 
 }  // namespace tessera

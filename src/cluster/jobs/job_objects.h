@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,12 +30,13 @@ struct JobObjects {
   Json top;          // the TrainJob, or without one the JobSet, or without that the Job
   Json jobset;       // null if there is none
   std::vector<Json> jobs;
-  std::vector<Json> pods;                // the newest of each index first
-  std::vector<Json> events;              // about any of these; the newest first
-  std::vector<Json> workloads;           // of Kueue
-  std::vector<Json> claims;              // PersistentVolumeClaims of the namespace
-  std::vector<Json> nodes;               // on which pods are
-  std::string log;                       // the last lines of rank 0
+  std::vector<Json> pods;       // the newest of each index first
+  std::vector<Json> events;     // about any of these; the newest first
+  std::vector<Json> workloads;  // of Kueue
+  std::vector<Json> claims;     // PersistentVolumeClaims of the namespace
+  std::vector<Json> nodes;      // on which pods are
+  std::string log;              // the last lines of rank 0
+  Json last_step;               // the last line of the run's metrics.jsonl; null if that cannot be read
   std::vector<std::string> not_allowed;  // kinds that this user may not see
 };
 
@@ -50,7 +52,17 @@ const nlohmann::json& list_at(const nlohmann::json& object, const std::string& p
 // status.conditions of this type, or null.
 const nlohmann::json& condition(const nlohmann::json& object, const std::string& type);
 bool is_true(const nlohmann::json& object, const std::string& condition_type);
+// When an event was seen last.
+std::string time_of(const nlohmann::json& event);
+// From one time to another, both as Kubernetes writes them ("2026-01-31T12:00:00Z"); nullopt if one is not a
+// time.
+std::optional<double> seconds_between(const std::string& from, const std::string& to);
 // The completion index of a pod; -1 if it has none.
 int64_t index_of(const nlohmann::json& pod);
+// The node of this pod, if the cluster no longer hears from its kubelet; "" if it does.
+std::string lost_node_of(const JobObjects& job, const nlohmann::json& pod);
+inline bool is_terminating(const nlohmann::json& pod) {
+  return !text_at(pod, "/metadata/deletionTimestamp").empty();
+}
 
 }  // namespace tessera

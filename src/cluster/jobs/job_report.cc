@@ -35,6 +35,7 @@ std::string job_text(const JobObjects& job, const Diagnosis& found) {
     text += fmt::format("  {}{}\n", found.state == "running" ? "" : "last seen: ", progress);
   if (num_restarts(job) > 0 && found.state != "restarting")
     text += fmt::format("  {}: {}\n", job.kind == "Job" ? "failed pods" : "restarts", num_restarts(job));
+  if (num_evictions(job) > 0) text += fmt::format("  evictions by Kueue: {}\n", num_evictions(job));
   if (found.state == "running")
     text += fmt::format("  {} on {}\n", count_of(pods.running, "pod"), nodes_text(job));
   if (!job.not_allowed.empty())
@@ -62,6 +63,7 @@ std::string job_json(const JobObjects& job, const Diagnosis& found) {
                                   {"failed", pods.failed},
                                   {"succeeded", pods.succeeded}}},
                                 {"restarts", num_restarts(job)},
+                                {"evictions", num_evictions(job)},
                                 {"last_line", last_line(job)},
                                 {"not_seen", job.not_allowed}};
   nlohmann::ordered_json& far = out["progress"] = nlohmann::ordered_json::object();

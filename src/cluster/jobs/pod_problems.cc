@@ -125,12 +125,22 @@ std::optional<Diagnosis> claim_problem(const JobObjects& job) {
   return std::nullopt;
 }
 
+// Whether the last attempt to mount was within the pod's first minute on its node: the next one often
+// succeeds, once the kubelet's caches have the Secret, or the driver its socket. Attempts that fail are
+// repeated, at least every two minutes.
+bool may_pass(const Json& pod, const Json& event) {
+  constexpr double kSeconds = 60;
+  const std::string scheduled = text_at(condition(pod, "PodScheduled"), "/lastTransitionTime");
+  const auto age = seconds_between(scheduled, time_of(event));
+  return age && *age < kSeconds;
+}
+
 std::optional<Diagnosis> mount_problem(const JobObjects& job) {
   for (const Json* pod : current_pods(job)) {
     if (text_at(*pod, "/status/phase") != "Pending") continue;
     const Json& event = event_of(job, object_name(*pod),
                                  [](const std::string& reason) { return is_one_of(reason, kVolumeReasons); });
-    if (event.is_null()) continue;
+    if (event.is_null() || may_pass(*pod, event)) continue;
     return Diagnosis{
         Outlook::kHindered,
         "volume",
@@ -205,7 +215,7 @@ std::optional<Diagnosis> crash_problem(const JobObjects& job) {
                      {first->text},
                      ""};
   if (restarts > 0) {
-    const int64_t counted = number_at(job.jobset, "/status/restartsCountTowardsMax", restarts);
+    const int64_t counted = number_at(job.jobset, "/status/restartsCountTowardsMax");
     const int64_t limit = number_at(job.jobset, "/spec/failurePolicy/maxRestarts", -1);
     found.details.push_back(limit < 0 ? fmt::format("restarts so far: {}", restarts)
                                       : fmt::format("restarts so far: {}, of which {} count, of at most {}",
