@@ -106,7 +106,7 @@ max_vcpus=${max_vcpus:-$((${vcpus:-0} > 1024 ? vcpus : 1024))}
 card_queue=(tessera deploy queue --device cuda --instance "$card_instance" --nodes "${card_nodes:-${cards:-1}}")
 if [ -n "$cards" ] && command -v tessera >/dev/null; then
   quota=$("${card_queue[@]}" 2>&1) || usage_error "${quota#error: }"
-  quota_cards=$(sed -n '/nvidia.com\/gpu/{n;s/.*nominalQuota: //p}' <<<"$quota")
+  quota_cards=$(sed -n '/nvidia.com\/gpu/{n;s/.*nominalQuota: //;s/"//g;s/k$/000/;p}' <<<"$quota")
   card_vcpus=$(sed -n 's/^ *# With \([0-9]*\) vCPUs.*/\1/p' <<<"$quota")
   ((cards >= quota_cards)) ||
     usage_error "--cards $cards: ${card_nodes:-$cards} x $card_instance have $quota_cards, which jobs would wait for in vain"
@@ -312,6 +312,6 @@ fi
 
 say "ready. Next:"
 say "  export KUBECONFIG=$KUBECONFIG"
-say "  tessera deploy kubernetes --model meta-llama/Llama-3.1-8B --dataset ... --instance $instance --nodes $nodes --image $image | kubectl apply -f -"
+say "  tessera deploy kubernetes --model meta-llama/Llama-3.1-8B --dataset ... --instance $instance --nodes $nodes --image $image | kubectl apply --server-side -f -"
 [ -z "$monitoring" ] || say "  kubectl get secret -n monitoring monitoring-grafana -o jsonpath='{.data.admin-password}' | base64 --decode   # Grafana's, user admin"
 say "  $here/down.sh --name $name --region $region   # when done; until then it costs what is stated above"

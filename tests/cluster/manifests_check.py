@@ -125,7 +125,7 @@ def check_cards(files):
     flavor = queue["ResourceFlavor", "gpu"]["spec"]
     group = queue["ClusterQueue", "tessera-gpu"]["spec"]["resourceGroups"][0]
     quotas = {each["name"]: each["nominalQuota"] for each in group["flavors"][0]["resources"]}
-    check(quotas["nvidia.com/gpu"] == 16 and quotas["vpc.amazonaws.com/efa"] == 8, f"the queue of cards: {quotas}")
+    check(quotas["nvidia.com/gpu"] == "16" and quotas["vpc.amazonaws.com/efa"] == "8", f"the queue of cards: {quotas}")
     training = runtime["ClusterTrainingRuntime", "tessera-cuda"]["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
     pod = training["template"]["spec"]
     plugin = yaml.safe_load((DEPLOY / "eks/values/nvidia-device-plugin.yaml").read_text())
@@ -157,7 +157,7 @@ def check_cards(files):
 def check_nodes(files):
     flavor = documents(files["queue"])["ResourceFlavor", "cpu-amx"]["spec"]
     detector = documents(files["health-node-problem-detector.yaml"])["DaemonSet", "node-problem-detector"]
-    runtime = documents(files["runtime"])["ClusterTrainingRuntime", "tessera-amx"]["spec"]["template"]["spec"]
+    runtime = documents(files["runtime"])["ClusterTrainingRuntime", "tessera"]["spec"]["template"]["spec"]
     training = runtime["replicatedJobs"][0]["template"]["spec"]["template"]
     check(training["spec"]["nodeSelector"]["nodeType"] == "cpu-amx", f"the runtime selects {training['spec']['nodeSelector']}")
     # By this label remediate.sh knows training pods.

@@ -69,8 +69,12 @@ PodSettings DeployCommand::pod_settings(bool on_card) const {
   pod.needs_amx = !on_card;
   pod.runtime = runtime_.empty() ? node_kind(on_card).runtime : runtime_;
   pod.name_space = namespace_;
-  if (pod.image.empty()) pod.image = fmt::format("tessera:{}{}", TESSERA_VERSION, on_card ? "-cuda" : "");
+  if (pod.image.empty()) pod.image = default_image(on_card);
   return pod;
+}
+
+std::string DeployCommand::default_image(bool on_card) {
+  return fmt::format("tessera:{}{}", TESSERA_VERSION, on_card ? "-cuda" : "");
 }
 
 void DeployCommand::write_manifests(const std::string& text) const {

@@ -26,6 +26,8 @@ class DeployCommand : public Command {
 
   // For pods on cards or on processors, with the namespace. Error(kUsage).
   PodSettings pod_settings(bool on_card) const;
+  // For pods on cards or on processors.
+  static std::string default_image(bool on_card);
   const std::string& name_space() const { return namespace_; }
   DeployTemplates templates() const { return DeployTemplates(templates_); }
   // Writes manifests to standard output once they have passed lint_manifests(): a finding is a bug of the

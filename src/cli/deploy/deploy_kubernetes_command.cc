@@ -121,19 +121,25 @@ class DeployKubernetesCommand : public DeployCommand {
       fail(ExitCode::kUsage, "--metrics_host: pods serve on all of their addresses; leave it out");
     }
     if (!given_.reporting.metrics_port || *given_.reporting.metrics_port == job->pod.port) return;
-    if (is_trainer(job->kind) || *given_.reporting.metrics_port == 0) {
+    if (shares_runtime(*job) || *given_.reporting.metrics_port == 0) {
       fail(ExitCode::kUsage, "--metrics_port: expected {}, the port of the pods of a {}, found {}",
-           job->pod.port, is_trainer(job->kind) ? "ClusterTrainingRuntime" : "job",
+           job->pod.port, shares_runtime(*job) ? "ClusterTrainingRuntime" : "job",
            *given_.reporting.metrics_port);
     }
     job->pod.port = *given_.reporting.metrics_port;
   }
 
+  static bool shares_runtime(const JobSettings& job) {
+    return is_trainer(job.kind) && !has_own_runtime(job.kind, job.queue);
+  }
+
   // What a TrainJob cannot change of its runtime's pods, and what other jobs do not have.
   static void check_runtime_flags(const FlagTable& table, const JobSettings& job) {
-    if (!is_trainer(job.kind)) {
-      if (table.is_set("runtime")) fail(ExitCode::kUsage, "--runtime: only a TrainJob has one; leave it out");
-      return;
+    if (!shares_runtime(job)) {
+      if (!table.is_set("runtime")) return;
+      fail(ExitCode::kUsage, "--runtime: {}; leave it out",
+           is_trainer(job.kind) ? "a TrainJob of v2.1 in a queue has a runtime of its own"
+                                : "only a TrainJob has one");
     }
     for (const char* flag : {"node_check", "hf_token_secret"}) {
       if (!table.is_set(flag)) continue;

@@ -6,6 +6,7 @@
 #include "cli/plan/plan_machine.h"
 #include "cluster/manifests/allocatable.h"
 #include "cluster/manifests/job_plan.h"
+#include "cluster/manifests/quantity.h"
 
 namespace tessera {
 namespace {
@@ -65,15 +66,15 @@ class DeployQueueCommand : public DeployCommand {
                            {"vcpus", cpus_ ? Value() : Value(nodes_ * instance.num_vcpus)},
                            {"usd_per_hour",
                             fmt::format("{:.2f}", static_cast<double>(nodes_) * instance.usd_per_hour)},
-                           {"cpus", nodes_ * node.pod_cpus},
-                           {"memory", fmt::format("{}Mi", nodes_ * (node.pod_memory_bytes >> 20))}})));
+                           {"cpus", count_quantity(nodes_ * node.pod_cpus)},
+                           {"memory", bytes_quantity(nodes_ * (node.pod_memory_bytes >> 20 << 20))}})));
   }
 
  private:
   // Kueue admits no job that asks for something its queue does not count.
   Value devices(const Instance& instance) const {
     const auto quota = [&](const char* name, int64_t of_node) {
-      return Value::Object{{"name", name}, {"value", nodes_ * of_node}};
+      return Value::Object{{"name", name}, {"value", count_quantity(nodes_ * of_node)}};
     };
     Value::List list = {quota(kCardResource, instance.num_cards)};
     if (instance.num_efa_cards > 0) list.emplace_back(quota(kEfaResource, instance.num_efa_cards));

@@ -18,6 +18,7 @@ class DeployRuntimeCommand : public DeployCommand {
     declare(table, "device", &device_);
     declare(table, "secrets", &secrets_);
     declare_pod_flags(table);
+    declare(table, "monitoring_namespace", &monitoring_namespace_);
     table->begin_section("Volume");
     declare(table, "storage_class", &storage_class_);
     declare_size(table, "storage", &storage_bytes_, "1200GiB");
@@ -39,12 +40,13 @@ class DeployRuntimeCommand : public DeployCommand {
       fail(ExitCode::kUsage, "--storage_class is for a new volume: give it, or the existing volume");
     }
     runtime.storage = fmt::format("{}Gi", std::max<int64_t>(1, storage_bytes_.value_or(0) >> 30));
+    runtime.monitoring_namespace = monitoring_namespace_;
     if (secrets_) runtime.secrets = secrets(runtime.pod);
     write_manifests(runtime_documents(templates(), runtime));
   }
 
  private:
-  static std::vector<std::pair<std::string, std::string>> secrets(const PodSettings& pod) {
+  std::vector<std::pair<std::string, std::string>> secrets(const PodSettings& pod) const {
     std::vector<std::pair<std::string, std::string>> out;
     const std::optional<std::string> token = process_environment()("HF_TOKEN");
     if (token && !token->empty()) {
@@ -56,12 +58,14 @@ class DeployRuntimeCommand : public DeployCommand {
       out.emplace_back(pod.hf_secret, *token);
     }
     out.emplace_back(kMetricsSecret, random_token());
+    if (is_trainer(trainer_)) out.emplace_back(kRendezvousSecret, random_token());
     return out;
   }
 
   JobKind trainer_ = JobKind::kTrainerV21;
   DeviceKind device_ = DeviceKind::kCpu;
   bool secrets_ = false;
+  std::string monitoring_namespace_ = "monitoring";
   std::string storage_class_;
   std::optional<int64_t> storage_bytes_ = int64_t{1200} << 30;
   std::string fsx_;

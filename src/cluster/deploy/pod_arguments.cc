@@ -1,6 +1,7 @@
 #include "cluster/deploy/pod_arguments.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -33,12 +34,12 @@ bool takes_path(const Flag& flag) {
 
 bool is_word(const std::string& text) { return text.find_first_of("/.") == std::string::npos; }
 
-void check_path(const std::string& flag, const std::string& value) {
+void check_path(const std::string& flag, const std::string& value, bool has_other_volumes = false) {
   const Other other = other_of(flag);
   const std::string source = flag == "eval_dataset" ? source_of_entry(value) : value;
   const std::string path = other == Other::kDataset ? parse_data_source(source).paths.at(0) : value;
   if (path.starts_with('/')) {
-    if (path != kDataMount && !path.starts_with(std::string(kDataMount) + "/")) {
+    if (!has_other_volumes && path != kDataMount && !path.starts_with(std::string(kDataMount) + "/")) {
       log_warning("--{}: {} is not on the volume at {}: the pods have it only if their image does", flag,
                   path, kDataMount);
     }
@@ -75,14 +76,14 @@ bool is_among(const std::vector<const Flag*>& given, std::string_view name) {
 
 }  // namespace
 
-void check_pod_paths(const std::vector<const Flag*>& given) {
+void check_pod_paths(const std::vector<const Flag*>& given, bool has_other_volumes) {
   for (const Flag* flag : given) {
     if (flag->name == "deepspeed") continue;  // its text goes into the manifest
     for (const std::string& value : flag->get()) check_text(flag->name, value);
     // The settings of a configuration file are among those given.
     if (!takes_path(*flag) || flag->name == "config") continue;
     for (const std::string& value : flag->get()) {
-      if (!value.empty()) check_path(flag->name, value);
+      if (!value.empty()) check_path(flag->name, value, has_other_volumes);
     }
   }
 }
@@ -141,6 +142,18 @@ void check_offload(const PlacementSpec& placement) {
        placement.offload_dir.empty() ? "" : " " + printable(placement.offload_dir), kDataMount);
 }
 
+std::vector<std::string> given_words(const std::vector<const Flag*>& given) {
+  std::vector<std::string> words;
+  for (const Flag* flag : given) {
+    if (flag->name == "config" || flag->name == "grace_period_s") continue;
+    for (const std::string& value : flag->get()) {
+      words.push_back(
+          fmt::format("--{}={}", flag->name, flag->name == "deepspeed" ? deepspeed_argument(value) : value));
+    }
+  }
+  return words;
+}
+
 std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, const RunLayout& layout,
                                        int64_t step_rows, const std::string& job) {
   std::vector<std::string> words;
@@ -151,13 +164,10 @@ std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, co
   add_default("output_dir", fmt::format("{}/runs/{}", kDataMount, job));
   add_default("metrics_port", "9400");
   add_default("metrics_host", "0.0.0.0");
-  for (const Flag* flag : given) {
-    if (is_layout_flag(flag->name) || flag->name == "config" || flag->name == "grace_period_s") continue;
-    for (const std::string& value : flag->get()) {
-      words.push_back(
-          fmt::format("--{}={}", flag->name, flag->name == "deepspeed" ? deepspeed_argument(value) : value));
-    }
-  }
+  std::vector<const Flag*> kept;
+  std::ranges::copy_if(given, std::back_inserter(kept),
+                       [](const Flag* flag) { return !is_layout_flag(flag->name); });
+  for (std::string& word : given_words(kept)) words.push_back(std::move(word));
   for (std::string word : layout_words(layout, step_rows)) {
     const size_t space = word.find(' ');
     if (space != std::string::npos) word[space] = '=';

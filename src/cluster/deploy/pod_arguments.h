@@ -11,8 +11,8 @@
 namespace tessera {
 
 // Error(kUsage) for settings that name files which the pods do not have: everything has to be a name on the
-// Hub or a path in the pods.
-void check_pod_paths(const std::vector<const Flag*>& given);
+// Hub or a path in the pods, on the volume at /data unless they have others.
+void check_pod_paths(const std::vector<const Flag*>& given, bool has_other_volumes = false);
 // The same for the folders of a DeepSpeed file's monitors, once it has been read.
 void check_monitors(const ReportingSpec& reporting);
 
@@ -29,8 +29,11 @@ void check_resume(const ResumeSpec& resume);
 // has to be named, which works, at the speed of the network.
 void check_offload(const PlacementSpec& placement);
 
-// "--flag=value" for each flag given, also in a configuration file, then what the layout decides and what a
-// pod needs: output folder, resuming, metrics. A DeepSpeed file becomes its text.
+// "--flag=value" for each flag given, also in a configuration file. A DeepSpeed file becomes its text.
+std::vector<std::string> given_words(const std::vector<const Flag*>& given);
+
+// The same, then what the layout decides and what a
+// pod needs: output folder, resuming, metrics.
 std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, const RunLayout& layout,
                                        int64_t step_rows, const std::string& job);
 

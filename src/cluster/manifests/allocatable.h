@@ -32,7 +32,7 @@ struct NodeKind {
   const char* cluster_queue;  // of Kueue
   const char* queue;          // the LocalQueue in front of it
 };
-inline constexpr NodeKind kAmxNodes = {"cpu-amx", "intel.com/amx", "tessera-amx", "tessera", "training"};
+inline constexpr NodeKind kAmxNodes = {"cpu-amx", "intel.com/amx", "tessera", "tessera", "training"};
 inline constexpr NodeKind kCardNodes = {"gpu", "nvidia.com/gpu", "tessera-cuda", "tessera-gpu",
                                         "training-gpu"};
 inline const NodeKind& node_kind(bool on_card) { return on_card ? kCardNodes : kAmxNodes; }

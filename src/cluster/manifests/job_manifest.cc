@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cluster/manifests/quantity.h"
 
 namespace tessera {
 namespace {
@@ -38,6 +39,7 @@ Value::Object pod_context(const PodSettings& pod) {
           {"claim", pod.claim},
           {"hf_secret", pod.hf_secret},
           {"metrics_secret", kMetricsSecret},
+          {"rendezvous_secret", kRendezvousSecret},
           {"priority_class", pod.priority_class},
           {"runtime", pod.runtime},
           {"node_check", pod.node_check},
@@ -62,8 +64,8 @@ Value node_selector(const JobSettings& job) {
 // Counts of what device plugins offer, as the limits of a container have them.
 Value devices_of(int64_t num_cards, int64_t num_efa) {
   Value::List devices;
-  if (num_cards > 0) devices.emplace_back(named(kCardResource, std::to_string(num_cards)));
-  if (num_efa > 0) devices.emplace_back(named(kEfaResource, std::to_string(num_efa)));
+  if (num_cards > 0) devices.emplace_back(named(kCardResource, count_quantity(num_cards)));
+  if (num_efa > 0) devices.emplace_back(named(kEfaResource, count_quantity(num_efa)));
   return devices;
 }
 
@@ -90,13 +92,6 @@ Value pet_variables(const JobSettings& job) {
                      named("PET_MASTER_PORT", std::to_string(kRendezvousPort))};
 }
 
-// Kubernetes takes $(NAME) in an argument for a variable, and $$ for $.
-std::string without_references(std::string_view word) {
-  std::string escaped;
-  for (const char c : word) escaped.append(c == '$' ? 2 : 1, c);
-  return escaped;
-}
-
 std::vector<std::string> pod_arguments(const JobSettings& job) {
   std::vector<std::string> words = {"launch",
                                     "--rdzv_secret_file=/etc/tessera/rendezvous/secret",
@@ -111,20 +106,36 @@ std::vector<std::string> pod_arguments(const JobSettings& job) {
   return words;
 }
 
+// Of TrainJobs that give only what to train. Kubernetes puts the name of the job into the folder.
+std::vector<std::string> runtime_arguments(const PodSettings& pod) {
+  const GracePeriods grace = longest_grace(/*spot=*/true);
+  return {"launch",
+          fmt::format("--max_restarts={}", kMaxLaunchRestarts),
+          fmt::format("--termination_grace_s={}", grace.launch_s),
+          "--under_controller",
+          "train",
+          fmt::format("--grace_period_s={}", grace.run_s),
+          fmt::format("--output_dir={}/runs/$(PET_RDZV_ID)", kDataMount),
+          "--resume_from_checkpoint=auto",
+          fmt::format("--metrics_port={}", pod.port),
+          "--metrics_host=0.0.0.0"};
+}
+
 Value::Object job_context(const JobSettings& job, const std::string& secret) {
   Value::Object context = pod_context(job.pod);
   const bool has_generated = job.rendezvous_secret.empty();
   add(&context, {{"job", job.name},
                  {"trainer", std::string(word_of(kJobKinds, job.kind))},
                  {"in_jobset", job.kind != JobKind::kJob},
+                 {"in_runtime", has_own_runtime(job.kind, job.queue)},
                  {"nodes", job.num_nodes},
                  {"ranks", job.local_world_size},
-                 {"cpus", std::to_string(job.size.cpus)},
-                 {"memory", fmt::format("{}Mi", job.size.memory_bytes >> 20)},
+                 {"cpus", count_quantity(job.size.cpus)},
+                 {"memory", bytes_quantity(job.size.memory_bytes)},
                  {"devices", devices_of(job.num_cards, job.num_efa)},
                  {"check_devices", devices_of(job.num_cards, 0)},
-                 {"check_cpus", std::to_string(job.size.cpus)},
-                 {"check_memory", fmt::format("{}Mi", job.size.memory_bytes >> 20)},
+                 {"check_cpus", count_quantity(job.size.cpus)},
+                 {"check_memory", bytes_quantity(job.size.memory_bytes)},
                  {"node_selector", node_selector(job)},
                  {"same_zone", !job.instance.empty() && job.num_nodes > 1 && !job.topology},
                  {"topology", job.topology},
@@ -136,7 +147,7 @@ Value::Object job_context(const JobSettings& job, const std::string& secret) {
                  {"args", list_of(pod_arguments(job))},
                  {"pet", pet_variables(job)},
                  {"own_claim", job.pod.claim != kDefaultClaim},
-                 {"patches_grace", job.kind == JobKind::kTrainerV23},
+                 {"patches_grace", job.kind == JobKind::kTrainerV23 || job.kind == JobKind::kTrainerV24},
                  {"runtime_grace", kMostGraceSeconds},
                  {"launch_grace", job.grace.launch_s},
                  {"plan", list_of(job.about)}});
@@ -146,7 +157,7 @@ Value::Object job_context(const JobSettings& job, const std::string& secret) {
 // A file system that belongs to root when it is new; the owner of an NFS export is the server's affair.
 void add_volume_owner(const DeployTemplates& templates, const std::optional<RuntimeVolume>& volume,
                       Value::Object* context) {
-  if (!volume || volume->driver.empty()) {
+  if (!volume || volume->driver.empty() || volume->has_owner) {
     context->push_back({"volume_owner", ""});
     return;
   }
@@ -156,6 +167,12 @@ void add_volume_owner(const DeployTemplates& templates, const std::optional<Runt
 
 }  // namespace
 
+std::string without_references(std::string_view word) {
+  std::string escaped;
+  for (const char c : word) escaped.append(c == '$' ? 2 : 1, c);
+  return escaped;
+}
+
 std::string pod_suffix(JobKind kind, int num_nodes) {
   return fmt::format("{}-{}", kind == JobKind::kJob ? "" : "-node-0", num_nodes - 1);
 }
@@ -163,17 +180,21 @@ std::string pod_suffix(JobKind kind, int num_nodes) {
 std::string job_documents(const DeployTemplates& templates, const JobSettings& job,
                           const std::string& secret) {
   Value::Object context = job_context(job, secret);
-  std::vector<std::string> documents = {templates.render("job_objects.yaml.jinja", context)};
+  std::vector<std::string> documents;
   add_rendered(templates, "job_metadata", &context);
-  if (is_trainer(job.kind)) {
-    documents.push_back(templates.render("trainjob.yaml.jinja", context));
-    return join_documents(documents);
+  if (!is_trainer(job.kind) || has_own_runtime(job.kind, job.queue)) {
+    add_rendered(templates, "pod", &context);
+    add_rendered(templates, "job_spec", &context);
+    if (job.kind != JobKind::kJob) add_rendered(templates, "jobset_spec", &context);
   }
-  add_rendered(templates, "pod", &context);
-  add_rendered(templates, "job_spec", &context);
-  if (job.kind == JobKind::kJobSet) add_rendered(templates, "jobset_spec", &context);
-  documents.push_back(
-      templates.render(job.kind == JobKind::kJobSet ? "jobset.yaml.jinja" : "job.yaml.jinja", context));
+  // First, so that Kubeflow Trainer has seen it when the TrainJob comes.
+  if (has_own_runtime(job.kind, job.queue))
+    documents.push_back(templates.render("job_runtime.yaml.jinja", context));
+  documents.push_back(templates.render("job_objects.yaml.jinja", context));
+  documents.push_back(templates.render(is_trainer(job.kind)           ? "trainjob.yaml.jinja"
+                                       : job.kind == JobKind::kJobSet ? "jobset.yaml.jinja"
+                                                                      : "job.yaml.jinja",
+                                       context));
   return join_documents(documents);
 }
 
@@ -184,7 +205,9 @@ RuntimeVolume lustre_volume(const std::string& id, const std::string& dns_name,
 }
 
 RuntimeVolume efs_volume(const std::string& handle) {
-  return {"EFS", "", "", "efs.csi.aws.com", handle, {}, {}};
+  RuntimeVolume volume = {"EFS", "", "", "efs.csi.aws.com", handle, {}, {}};
+  volume.has_owner = handle.find("::") != std::string::npos;
+  return volume;
 }
 
 std::string storage_documents(const DeployTemplates& templates, Value::Object context,
@@ -206,6 +229,9 @@ std::string runtime_documents(const DeployTemplates& templates, const RuntimeSet
   add(&context,
       {{"job", Value()},
        {"in_jobset", true},
+       {"in_runtime", true},
+       {"args", list_of(runtime_arguments(runtime.pod))},
+       {"monitoring_namespace", runtime.monitoring_namespace},
        {"topology", false},
        {"node_selector", Value::List{named("nodeType", node_kind(runtime.pod.on_card).type)}},
        {"pet", Value::List()},

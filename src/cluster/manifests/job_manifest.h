@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,14 +15,19 @@
 namespace tessera {
 
 // Who starts the pods: Kubeflow Trainer of some version, JobSet or Kubernetes alone.
-enum class JobKind { kTrainerV21, kTrainerV22, kTrainerV23, kJobSet, kJob };
+enum class JobKind { kTrainerV21, kTrainerV22, kTrainerV23, kTrainerV24, kJobSet, kJob };
 
 inline constexpr Word<JobKind> kJobKinds[] = {{"v2.1", JobKind::kTrainerV21},  // of --trainer
-                                              {"v2.2", JobKind::kTrainerV22},
-                                              {"v2.3", JobKind::kTrainerV23},
-                                              {"jobset", JobKind::kJobSet},
+                                              {"v2.2", JobKind::kTrainerV22}, {"v2.3", JobKind::kTrainerV23},
+                                              {"v2.4", JobKind::kTrainerV24}, {"jobset", JobKind::kJobSet},
                                               {"job", JobKind::kJob}};
 inline bool is_trainer(JobKind kind) { return kind != JobKind::kJobSet && kind != JobKind::kJob; }
+// Whether a TrainJob brings a TrainingRuntime of its own in place of patches to the ClusterTrainingRuntime
+// that jobs share. Kueue adds a patch to those of a TrainJob. v2.1 has one list of them, which nobody may
+// change while the job runs: a manifest with that list could not be applied again.
+inline bool has_own_runtime(JobKind kind, const std::string& queue) {
+  return kind == JobKind::kTrainerV21 && !queue.empty();
+}
 
 // Exit codes after which another attempt would end the same way: errors of the user or the configuration,
 // bugs, values that are not finite (docs/operations.md).
@@ -34,7 +40,7 @@ struct PodSettings {
   std::string claim = "training-data";
   std::string hf_secret = "hf-token";
   std::string priority_class = "tessera-training";
-  std::string runtime = "tessera-amx";
+  std::string runtime = "tessera";
   bool node_check = false;
   bool on_card = false;   // runs on NVIDIA cards: the fields of such pods, on the nodes that have some
   bool needs_amx = true;  // the check fails on a node without it
@@ -44,6 +50,8 @@ struct PodSettings {
 inline constexpr const char* kDataMount = "/data";
 inline constexpr const char* kDefaultClaim = "training-data";
 inline constexpr const char* kMetricsSecret = "tessera-metrics";
+// Of TrainJobs that `tessera deploy kubernetes` did not write.
+inline constexpr const char* kRendezvousSecret = "tessera-rendezvous";
 
 struct JobSettings {
   PodSettings pod;
@@ -79,6 +87,7 @@ struct RuntimeVolume {
   std::string driver, handle;                                   // CSI
   std::vector<std::pair<std::string, std::string>> attributes;  // CSI
   std::vector<std::string> mount_options;
+  bool has_owner = false;  // an access point says to whom its folder belongs
 };
 
 RuntimeVolume lustre_volume(const std::string& id, const std::string& dns_name,
@@ -91,16 +100,21 @@ struct RuntimeSettings {
   std::optional<std::string> storage_class;  // of a new volume; "" = the cluster's default
   std::optional<RuntimeVolume> volume;       // one that exists
   std::string storage = "1200Gi";
+  std::string monitoring_namespace = "monitoring";
   std::vector<std::pair<std::string, std::string>> secrets;  // names and tokens
 };
 
-// Namespace, Secrets, PriorityClass, claim, NetworkPolicy and ClusterTrainingRuntime.
+// Namespace, Secrets, PriorityClass, claim, NetworkPolicies and ClusterTrainingRuntime.
 std::string runtime_documents(const DeployTemplates& templates, const RuntimeSettings& runtime);
 
 // The volume of a cluster of deploy/eks: `context` has the variables of cluster_storage.yaml.jinja; `storage`
 // says what is claimed, without a volume if the template makes one.
 std::string storage_documents(const DeployTemplates& templates, Value::Object context,
                               const RuntimeSettings& storage);
+
+// An argument of a container in which Kubernetes finds no reference to a variable: it takes $(NAME) for one,
+// and $$ for $.
+std::string without_references(std::string_view word);
 
 // 64 hexadecimal digits from the system's generator.
 std::string random_token();

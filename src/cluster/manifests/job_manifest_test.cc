@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "cluster/manifests/lint.h"
@@ -60,6 +61,9 @@ TEST(JobManifest, EveryKindHasItsDocumentsAndNoFinding) {
     for (const Manifest& each : all) kinds.push_back(each.kind());
     if (kind.value == JobKind::kJob) {
       EXPECT_THAT(kinds, ElementsAre("Secret", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job"));
+    } else if (kind.value == JobKind::kTrainerV21) {
+      EXPECT_THAT(kinds, ElementsAre("TrainingRuntime", "Secret", "NetworkPolicy", "PodDisruptionBudget",
+                                     "TrainJob"));
     } else {
       EXPECT_THAT(kinds, ElementsAre("Secret", "NetworkPolicy", "PodDisruptionBudget",
                                      kind.value == JobKind::kJobSet ? "JobSet" : "TrainJob"));
@@ -103,7 +107,9 @@ TEST(JobManifest, JobsWithoutKubeflowTrainerHaveItsVariables) {
 }
 
 TEST(JobManifest, PatchesAreThoseOfTheTrainersVersion) {
-  const Value old = documents(small_job(JobKind::kTrainerV21)).back().body;
+  JobSettings without_queue = small_job(JobKind::kTrainerV21);
+  without_queue.queue = "";
+  const Value old = documents(without_queue).back().body;
   EXPECT_NE(value_at(old, "spec.podTemplateOverrides.0.spec.volumes.0.secret"), nullptr);
   EXPECT_EQ(value_at(old, "spec.runtimePatches"), nullptr);
   constexpr const char* kPod =
@@ -112,8 +118,59 @@ TEST(JobManifest, PatchesAreThoseOfTheTrainersVersion) {
   EXPECT_NE(value_at(*value_at(v22, kPod), "volumes.0.secret"), nullptr);
   EXPECT_EQ(value_at(*value_at(v22, kPod), "terminationGracePeriodSeconds"), nullptr)
       << "v2.2 cannot patch it";
-  const Value v23 = documents(small_job(JobKind::kTrainerV23)).back().body;
-  EXPECT_EQ(text_at(*value_at(v23, kPod), "terminationGracePeriodSeconds"), "50");
+  for (const JobKind kind : {JobKind::kTrainerV23, JobKind::kTrainerV24}) {
+    const Value newer = documents(small_job(kind)).back().body;
+    EXPECT_EQ(text_at(*value_at(newer, kPod), "terminationGracePeriodSeconds"), "50");
+  }
+}
+
+// Kueue 0.15 adds to podTemplateOverrides, and Kubeflow Trainer 2.1 refuses whatever changes that list of a
+// job that runs (pkg/runtime/framework/plugins/jobset/jobset.go): a manifest without the list can be applied
+// again.
+TEST(JobManifest, AQueuedTrainJobLeavesTheListOfOverridesToKueue) {
+  JobSettings job = small_job(JobKind::kTrainerV21);
+  job.pod.claim = "other-data";
+  const std::vector<Manifest> all = documents(job);
+  const Value& train_job = all.back().body;
+  EXPECT_EQ(value_at(train_job, "spec.podTemplateOverrides"), nullptr);
+  EXPECT_EQ(text_at(train_job, "spec.runtimeRef.kind"), "TrainingRuntime");
+  EXPECT_EQ(text_at(train_job, "spec.runtimeRef.name"), "small");
+  const Manifest& runtime = all.front();
+  EXPECT_EQ(runtime.name(), "small");
+  EXPECT_EQ(runtime.name_space(), job.pod.name_space);
+  const Value& replicated = *value_at(runtime.body, "spec.template.spec.replicatedJobs.0");
+  EXPECT_EQ(text_at(replicated, "template.metadata.labels.'trainer.kubeflow.org/trainjob-ancestor-step'"),
+            "trainer");
+  const Value& pod = *value_at(replicated, "template.spec.template");
+  EXPECT_EQ(text_at(pod, "metadata.labels.'app.kubernetes.io/instance'"), "small");
+  EXPECT_EQ(text_at(pod, "spec.nodeSelector.'node.kubernetes.io/instance-type'"), "r7i.16xlarge");
+  EXPECT_EQ(text_at(pod, "spec.terminationGracePeriodSeconds"), "50");
+  EXPECT_EQ(text_at(pod, "spec.volumes.0.persistentVolumeClaim.claimName"), "other-data");
+  EXPECT_EQ(text_at(pod, "spec.volumes.2.secret.secretName"), "small-rendezvous");
+  EXPECT_EQ(variable(pod, "PET_NNODES"), "") << "Kubeflow Trainer sets them";
+  EXPECT_EQ(value_at(pod, "spec.containers.0.resources"), nullptr) << "the TrainJob has them";
+}
+
+// Kueue admits no other job until the pods of this one are ready (waitForPodsReady.blockAdmission).
+TEST(JobManifest, PodsAreReadyAsSoonAsTheyRun) {
+  for (const JobKind kind : {JobKind::kTrainerV21, JobKind::kJobSet, JobKind::kJob}) {
+    for (const Manifest& each : documents(small_job(kind))) {
+      for (const PodTemplate& pod : pod_templates(each)) {
+        const Value& container = *value_at(*pod.value, "spec.containers.0");
+        EXPECT_EQ(value_at(container, "startupProbe"), nullptr);
+        EXPECT_EQ(value_at(container, "readinessProbe"), nullptr);
+        EXPECT_EQ(*value_at(container, "livenessProbe.initialDelaySeconds"), Value(14400))
+            << "nothing answers while a model is downloaded";
+      }
+    }
+  }
+}
+
+// As Kueue writes them when it updates a TrainJob.
+TEST(JobManifest, AmountsAreInTheirLargestUnit) {
+  const Value train_job = documents(small_job(JobKind::kTrainerV22)).back().body;
+  EXPECT_EQ(text_at(train_job, "spec.trainer.resourcesPerNode.limits.memory"), "400Gi");
+  EXPECT_EQ(text_at(train_job, "spec.trainer.resourcesPerNode.limits.cpu"), "62");
 }
 
 TEST(JobManifest, ASecretOfTheUserIsNotWritten) {
@@ -205,6 +262,7 @@ TEST(JobManifest, PodsOnCardsAskForThemAndGoToTheirNodes) {
     EXPECT_EQ(text_at(pod, "spec.volumes.2.emptyDir.sizeLimit"), "1Gi");
   }
   JobSettings job = small_job(JobKind::kTrainerV21);
+  job.queue = "";
   job.pod.on_card = true;
   job.num_cards = 1;
   const Value train_job = documents(job).back().body;
@@ -244,6 +302,48 @@ TEST(RuntimeManifest, HasWhatItsJobsNeedInEveryForm) {
     text += "---\n" + job_documents(DeployTemplates(), small_job(kind.value), "0123456789abcdef");
     EXPECT_THAT(lint_manifests(parse_manifests(text, "all")), ElementsAre()) << kind.text;
     EXPECT_EQ(text.find("ClusterTrainingRuntime") != std::string::npos, is_trainer(kind.value));
+  }
+}
+
+// What the Kubeflow SDK goes by (kubeflow/trainer/backends/kubernetes): the label, the container `node` with
+// an image, and a command to which a TrainJob adds arguments.
+TEST(RuntimeManifest, StartsJobsThatGiveOnlyWhatToTrain) {
+  RuntimeSettings runtime;
+  runtime.pod.image = "tessera:1";
+  runtime.storage_class = "fsx";
+  runtime.trainer = JobKind::kTrainerV22;
+  const std::vector<Manifest> all = parse_manifests(runtime_documents(DeployTemplates(), runtime), "runtime");
+  const Value& made = all.back().body;
+  EXPECT_EQ(all.back().name(), "tessera");
+  EXPECT_EQ(text_at(made, "metadata.labels.'trainer.kubeflow.org/framework'"), "tessera");
+  const Value& pod = *value_at(made, "spec.template.spec.replicatedJobs.0.template.spec.template");
+  const Value& container = *value_at(pod, "spec.containers.0");
+  EXPECT_EQ(value_at(container, "args"), nullptr) << "those of the TrainJob";
+  EXPECT_THAT(
+      list_at(container, "command"),
+      ElementsAre("tessera", "launch", "--max_restarts=3", "--termination_grace_s=100", "--under_controller",
+                  "train", "--grace_period_s=90", "--output_dir=/data/runs/$(PET_RDZV_ID)",
+                  "--resume_from_checkpoint=auto", "--metrics_port=9400", "--metrics_host=0.0.0.0"));
+  EXPECT_EQ(variable(pod, "PET_RDZV_ID"), "metadata.labels['jobset.sigs.k8s.io/jobset-name']");
+  const auto policy = std::ranges::find_if(
+      all, [](const Manifest& each) { return each.kind() == "NetworkPolicy" && each.name() == "tessera"; });
+  ASSERT_NE(policy, all.end()) << "the namespace denies what no policy allows";
+  constexpr const char* kInstance = "'app.kubernetes.io/instance'";
+  EXPECT_EQ(text_at(policy->body, fmt::format("spec.podSelector.matchLabels.{}", kInstance)),
+            text_at(pod, fmt::format("metadata.labels.{}", kInstance)));
+}
+
+TEST(RuntimeManifest, OnlyAFileSystemWithoutAnOwnerNeedsAJobThatRunsAsRoot) {
+  for (const auto& [volume, num_jobs] : {std::pair(lustre_volume("fs-1", "fs-1.fsx.x", "abc"), 1),
+                                         {efs_volume("fs-1"), 1},
+                                         {efs_volume("fs-1::fsap-2"), 0}}) {
+    RuntimeSettings runtime;
+    runtime.pod.image = "tessera:1";
+    runtime.volume = volume;
+    const std::string text = runtime_documents(DeployTemplates(), runtime);
+    const std::vector<Manifest> all = parse_manifests(text, "runtime");
+    EXPECT_EQ(std::ranges::count(all, "Job", &Manifest::kind), num_jobs) << volume.handle;
+    EXPECT_EQ(text.find("`restricted` takes no such pod") != std::string::npos, num_jobs == 1);
   }
 }
 

@@ -148,6 +148,15 @@ GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot) {
   return grace;
 }
 
+GracePeriods longest_grace(bool spot) {
+  return with_grace_period({}, static_cast<double>(most_run_seconds(spot)), spot);
+}
+
+GracePeriods grace_of_pod(int64_t pod_s) {
+  const int64_t run_s = std::max<int64_t>(1, pod_s - 2 * kGraceStepSeconds);
+  return with_grace_period({}, static_cast<double>(run_s), /*spot=*/false);
+}
+
 JobPlan plan_job(const JobPlanRequest& request) {
   const int64_t world_size = int64_t{*request.options.num_nodes} * *request.options.local_world_size;
   const int64_t step_rows = global_batch_rows(request.spec->batch_options(world_size));

@@ -46,6 +46,10 @@ GracePeriods grace_periods(int64_t checkpoint_bytes, double storage_bytes_per_s,
 
 // The same with a period that the user gives. Error(kUsage) if the nodes do not allow it.
 GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot);
+// The longest that the nodes allow.
+GracePeriods longest_grace(bool spot);
+// Those of a run in a pod that has this long.
+GracePeriods grace_of_pod(int64_t pod_s);
 
 struct JobPlanRequest {
   // Resolved for all ranks, with the final rows per step; options limits what the plan may choose.

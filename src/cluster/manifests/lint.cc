@@ -1,8 +1,6 @@
 #include "cluster/manifests/lint.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <iterator>
 #include <set>
 
@@ -15,18 +13,6 @@ namespace tessera {
 std::span<const EmbeddedText> cluster_tables();  // cluster/tables/*.tsv
 
 namespace {
-
-// 1024 for "Ki", 1e-3 for "m", 1 for ""; 0 for what is no suffix.
-double factor_of(std::string_view suffix) {
-  const bool is_binary = suffix.ends_with('i');
-  const auto power = [&](std::string_view letters, double base) {
-    const size_t at = letters.find(suffix.substr(0, suffix.size() - is_binary));
-    return at == std::string_view::npos ? 0 : std::pow(base, static_cast<double>(at + 1));
-  };
-  if (suffix.empty()) return 1;
-  if (suffix.size() > 1U + is_binary || suffix == "i") return 0;
-  return is_binary ? power("KMGTPE", 1024) : power("kMGTPE", 1000) + power("munp", 1e-3);
-}
 
 // The API group: "batch" of "batch/v1", "" (the core group) of "v1".
 std::string group_of(const std::string& api) {
@@ -81,22 +67,11 @@ std::vector<PodTemplate> pod_templates(const Manifest& manifest) {
     add_job_templates(manifest, "spec", &found);
   } else if (kind == "ClusterTrainingRuntime" || kind == "TrainingRuntime") {
     add_job_templates(manifest, "spec.template.spec", &found);
+  } else if (kind == "PyTorchJob") {
+    for (const char* replica : {"Master", "Worker"})
+      add(fmt::format("spec.pytorchReplicaSpecs.{}.template", replica), "");
   }
   return found;
-}
-
-std::optional<double> quantity(const Value* value) {
-  if (value == nullptr) return std::nullopt;
-  if (value->integer() != nullptr) return static_cast<double>(*value->integer());
-  if (value->number() != nullptr) return *value->number();
-  if (value->string() == nullptr) return std::nullopt;
-  const std::string& text = *value->string();
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return std::nullopt;
-  const std::string_view rest(end, static_cast<size_t>(text.data() + text.size() - end));
-  const double factor = factor_of(rest);
-  return factor == 0 ? std::nullopt : std::optional(number * factor);
 }
 
 bool has_labels(const Value* labels, const Value* match_labels) {

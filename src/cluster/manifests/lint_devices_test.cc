@@ -82,6 +82,7 @@ std::string card_job_of(JobKind kind) {
   if (is_trainer(kind)) {
     RuntimeSettings runtime;
     runtime.pod = job.pod;
+    runtime.pod.pod_grace_s = kMostGraceSeconds;
     runtime.trainer = kind;
     runtime.storage_class = "fsx";
     text += runtime_documents(DeployTemplates(), runtime) + "---\n";
@@ -112,17 +113,16 @@ TEST(LintDevices, RequestsOfDevicesAreTheirLimitsInWholeNumbers) {
   const std::string job = card_job_of(JobKind::kJob), train_job = card_job_of(JobKind::kTrainerV21);
   EXPECT_THAT(
       findings_with(job,
-                    "limits:\n              cpu: \"62\"\n              memory: \"409600Mi\"\n              "
+                    "limits:\n              cpu: \"62\"\n              memory: \"400Gi\"\n              "
                     "nvidia.com/gpu: \"2\"",
-                    "limits:\n              cpu: \"62\"\n              memory: \"409600Mi\"\n              "
+                    "limits:\n              cpu: \"62\"\n              memory: \"400Gi\"\n              "
                     "nvidia.com/gpu: \"3\""),
       Contains(HasSubstr("request and limit of nvidia.com/gpu differ")));
-  EXPECT_THAT(
-      findings_with(
-          train_job,
-          "limits:\n        cpu: \"62\"\n        memory: \"409600Mi\"\n        nvidia.com/gpu: \"2\"\n",
-          "limits:\n        cpu: \"62\"\n        memory: \"409600Mi\"\n"),
-      Contains(HasSubstr("TrainJob small: spec.trainer: nvidia.com/gpu has no limit")));
+  EXPECT_THAT(findings_with(
+                  train_job,
+                  "limits:\n        cpu: \"62\"\n        memory: \"400Gi\"\n        nvidia.com/gpu: \"2\"\n",
+                  "limits:\n        cpu: \"62\"\n        memory: \"400Gi\"\n"),
+              Contains(HasSubstr("TrainJob small: spec.trainer: nvidia.com/gpu has no limit")));
   EXPECT_THAT(findings_with(job, "nvidia.com/gpu: \"2\"", "nvidia.com/gpu: 500m"),
               Contains(HasSubstr("expected a whole number of nvidia.com/gpu")));
 }

@@ -150,6 +150,40 @@ void lint_train_job(const Manifest& manifest, LintReport* report) {
   lint_grace(manifest, "spec.trainer", *trainer, grace_of_train_job(manifest, *trainer, *report), report);
 }
 
+bool runs(const Value& container, std::string_view subcommand) {
+  Value::List words = list_at(container, "command");
+  const Value::List& args = list_at(container, "args");
+  words.insert(words.end(), args.begin(), args.end());
+  return words.size() > 1 && words[0] == Value("tessera") && words[1] == Value(subcommand);
+}
+
+// The operator gives every pod a RANK, by its place among Master and Workers.
+void lint_pytorch_job(const Manifest& manifest, LintReport* report) {
+  constexpr const char* kReplicas = "spec.pytorchReplicaSpecs";
+  if (value_at(manifest.body, fmt::format("{}.Master", kReplicas)) == nullptr)
+    report->add(manifest, kReplicas, "has no Master: its pods get neither RANK nor the address of rank 0");
+  const std::string num_masters = fmt::format("{}.Master.replicas", kReplicas);
+  if (integer_at(manifest.body, num_masters, 1) != 1) report->add(manifest, num_masters, "expected 1");
+  const bool has_workers = value_at(manifest.body, fmt::format("{}.Worker", kReplicas)) != nullptr;
+  bool is_ours = false;
+  for (const PodTemplate& pod : pod_templates(manifest)) {
+    const Value::List& containers = list_at(*pod.value, "spec.containers");
+    const auto main = std::ranges::find_if(
+        containers, [](const Value& each) { return text_at(each, "name") == "pytorch"; });
+    if (main == containers.end()) {
+      report->add(manifest, pod.path, "the container must be called 'pytorch'; there is none");
+      continue;
+    }
+    is_ours = is_ours || runs(*main, "train");
+    if (has_workers && runs(*main, "launch"))
+      report->add(manifest, pod.path,
+                  "`tessera launch` ends at once where pods are ranks: run `tessera train`");
+  }
+  const double num_ranks = quantity(value_at(manifest.body, "spec.nprocPerNode")).value_or(1);
+  if (is_ours && num_ranks > 1)
+    report->add(manifest, "spec.nprocPerNode", "expected 1, found {}: a pod is one rank", num_ranks);
+}
+
 }  // namespace
 
 const Manifest* runtime_of(const Manifest& train_job, const LintReport& report) {
@@ -183,6 +217,8 @@ void lint_jobs(LintReport* report) {
     }
     if (kind == "TrainJob") {
       lint_train_job(each, report);
+    } else if (kind == "PyTorchJob") {
+      lint_pytorch_job(each, report);
     } else if (kind == "JobSet") {
       if (const Value* const spec = each.body.find("spec")) lint_failure_rules(each, *spec, report);
     } else if (kind == "ClusterTrainingRuntime" || kind == "TrainingRuntime") {

@@ -1,7 +1,6 @@
 // What the rules of lint.h share.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cluster/manifests/manifest.h"
+#include "cluster/manifests/quantity.h"
 
 namespace tessera {
 
@@ -60,9 +60,6 @@ struct PatchedPod {
   std::string path;
 };
 std::vector<PatchedPod> patched_pods(const Manifest& train_job);
-
-// "500m", "62", "485Gi" as a number; nullopt for anything else.
-std::optional<double> quantity(const Value* value);
 
 // Whether the labels (an object) have all of those of a selector's matchLabels.
 bool has_labels(const Value* labels, const Value* match_labels);

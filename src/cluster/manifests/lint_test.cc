@@ -195,7 +195,7 @@ TEST(Lint, LimitsAloneAreGuaranteed) {
   const std::string requests = "            requests:\n              cpu: \"62\"\n";
   EXPECT_THAT(findings(changed(own, requests, "            requests:\n")), ElementsAre());
   EXPECT_THAT(findings(changed(with_trainer(JobKind::kTrainerV21),
-                               "      requests:\n        cpu: \"62\"\n        memory: \"409600Mi\"\n", "")),
+                               "      requests:\n        cpu: \"62\"\n        memory: \"400Gi\"\n", "")),
               ElementsAre());
   expect_found(own, {"            limits:\n              cpu: \"62\"\n", "            limits:\n",
                      "has no limit of cpu, so the pod is not Guaranteed"});
@@ -203,7 +203,7 @@ TEST(Lint, LimitsAloneAreGuaranteed) {
                      "requests and limits of cpu differ"});
   // They count in the queue, too.
   expect_found(changed(with_trainer(JobKind::kTrainerV21),
-                       "      requests:\n        cpu: \"62\"\n        memory: \"409600Mi\"\n", ""),
+                       "      requests:\n        cpu: \"62\"\n        memory: \"400Gi\"\n", ""),
                {"numNodes: 3", "numNodes: 5", "needs 310 of cpu"});
 }
 
@@ -211,7 +211,7 @@ TEST(Lint, KindsWithoutRulesAreToldApart) {
   const auto has = [](const char* text) { return has_rules(parse_manifests(text, "x").at(0)); };
   EXPECT_TRUE(has("apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\n"));
   EXPECT_TRUE(has("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"));
-  EXPECT_FALSE(has("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\n"));
+  EXPECT_FALSE(has("apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: a}\n"));
   // Volcano's, for which the rules of Kubernetes' own Jobs do not hold.
   const char* const volcano =
       "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: a}\nspec: {template: {spec: {}}}\n";
@@ -234,17 +234,21 @@ TEST(Lint, FindsWhatIsWrongWithATrainJob) {
        "no LocalQueue of its namespace is called 'other'"},
       {"numNodes: 3", "numNodes: 5",
        "needs 310 of cpu, the quota of ClusterQueue tessera is 248: it is never admitted"},
-      {"app.kubernetes.io/instance: \"small\"\n      spec",
-       "app.kubernetes.io/instance: \"other\"\n      spec",
+      {"app.kubernetes.io/instance: \"small\"\n                      spec",
+       "app.kubernetes.io/instance: \"other\"\n                      spec",
        "PodDisruptionBudget small: spec.selector: selects none"},
       {"    nodeType: cpu-amx\n  tol", "    nodeType: cpu-amx\n  topologyName: tessera\n  tol",
        "have a topology, but the pods ask for none"},
-      {"        labels:\n          app.kubernetes.io/instance: \"small\"\n",
-       "        labels:\n          app.kubernetes.io/instance: \"small\"\n        annotations:\n          "
+      {"  labels:\n                          app.kubernetes.io/instance: \"small\"\n",
+       "  labels:\n                          app.kubernetes.io/instance: \"small\"\n                        "
+       "annotations:\n                          "
        "kueue.x-k8s.io/podset-required-topology: zone\n",
        "asks for a topology, which no flavor of ClusterQueue tessera has"},
   };
-  for (const Damage& damage : kDamages) expect_found(with_trainer(JobKind::kTrainerV21), damage);
+  for (const Damage& damage : kDamages) expect_found(with_trainer(JobKind::kTrainerV22), damage);
+  // Its own runtime has the pods.
+  expect_found(with_trainer(JobKind::kTrainerV21),
+               {"--termination_grace_s=40", "--termination_grace_s=900", "kubelet kills the pod after 50 s"});
   expect_found(with_trainer(JobKind::kTrainerV21) + "---\n" + kMonitor,
                {"- port: metrics", "- port: metricz", "no pod that it selects has a port called 'metricz'"});
   JobSettings with_claim = job_of(JobKind::kTrainerV22);
@@ -274,6 +278,39 @@ spec:
   EXPECT_THAT(findings(monitor + "      authorization: {credentials: {name: tessera-metrics, key: token}}\n" +
                        secret),
               ElementsAre());
+}
+
+// https://github.com/kubeflow/training-operator at v1.8.1, pkg/controller.v1/pytorch/envvar.go: which pod is
+// which rank.
+TEST(Lint, FindsWhatIsWrongWithAPyTorchJob) {
+  const std::string job = R"(apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: dist}
+spec:
+  nprocPerNode: "1"
+  pytorchReplicaSpecs:
+    Master:
+)";
+  const std::string pods = R"(      template:
+        spec:
+          containers:
+            - name: pytorch
+              command: [tessera]
+              args: [train, --model=org/m]
+              resources: {limits: {nvidia.com/gpu: 1}}
+          tolerations: [{key: nvidia.com/gpu, operator: Exists}]
+)";
+  const std::string good = job + "      replicas: 1\n" + pods + "    Worker:\n      replicas: 3\n" + pods;
+  EXPECT_THAT(findings(good), ElementsAre());
+  const Damage kDamages[] = {
+      {"    Master:", "    Chief:", "PyTorchJob dist: spec.pytorchReplicaSpecs: has no Master"},
+      {"replicas: 1", "replicas: 2", "Master.replicas: expected 1"},
+      {"name: pytorch", "name: main", "the container must be called 'pytorch'"},
+      {"args: [train,", "args: [launch, train,", "`tessera launch` ends at once where pods are ranks"},
+      {"nprocPerNode: \"1\"", "nprocPerNode: \"8\"", "spec.nprocPerNode: expected 1"},
+      {"operator: Exists", "operator: Exists, effect: NoExecute", "does not tolerate the taint of this name"},
+  };
+  for (const Damage& damage : kDamages) expect_found(good, damage);
 }
 
 TEST(Lint, FindsWhatIsWrongWithARuntime) {
