@@ -25,9 +25,9 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 VALIDATOR = SOURCE.parent / "shared/tools/validate_manifests.py"
 JOB = ["kubernetes", "--model", "org/some-model", "--dataset", "org/rows", "--max_length", "1024"]
 
-KINDS = ["v2.1", "v2.2", "v2.3", "jobset", "job"]
-# Schemas of which version of Kubeflow Trainer.
-SCHEMAS = {"v2.2": ["--trainer", "v2.2.0"], "v2.3": ["--trainer", "v2.3.0"]}
+KINDS = ["v2.1", "v2.2", "v2.3", "v2.4", "jobset", "job"]
+# Schemas of which version of Kubeflow Trainer; those of v2.3 count for v2.4, whose fields of these kinds are the same.
+SCHEMAS = {"v2.2": ["--trainer", "v2.2.0"], "v2.3": ["--trainer", "v2.3.0"], "v2.4": ["--trainer", "v2.3.0"]}
 SHAPES = [
     ["--model_config", "15m", "--instance", "c7i.8xlarge", "--nodes", "1"],
     ["--model_config", "llama3.2-1b", "--instance", "m7i.24xlarge", "--nodes", "2"],
@@ -49,6 +49,22 @@ CARDS = [
       "--efa", "1"], "NVIDIA H100"),
     (["--model_config", "llama3-8b", "--instance", "p5en.48xlarge", "--finetuning_type", "lora", "--lora_rank", "8"], "NVIDIA H200"),
 ]
+# A job that was written for another program, as `tessera deploy convert` takes it.
+OTHER_JOB = """apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata:
+  name: t5-large
+spec:
+  runtimeRef:
+    name: torch-distributed
+  trainer:
+    numNodes: 2  # of them
+    numProcPerNode: 1
+    image: example.com/pytorch:2
+    command: [bash, -c, "torchrun train.py"]
+    resourcesPerNode:
+      limits: {cpu: "32", memory: 64Gi}
+"""
 # For kinds whose pods are described in the manifest and not in a runtime.
 OWN_PODS = ["--metrics_port", "9999", "--node_check", "--hf_token_secret", "own-token", "--priority_class", "high"]
 VOLUMES = [["--storage_class", "fsx"], ["--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef"], ["--efs", "fs-0123"],
@@ -61,6 +77,11 @@ OTHERS = [
     ("queue-card", ["queue", "--device", "cuda", "--instance", "p5.4xlarge"]),
     ("alerts", ["alerts"]),
     ("dashboards", ["dashboards", "--monitoring_namespace", "observability"]),
+    ("debug", ["debug", "--efa", "1", "--image", "registry.example/tessera:efa"]),
+    ("debug-card", ["debug", "--device", "cuda", "--node", "ip-10-0-1-10.ec2.internal"]),
+    ("debug-shell", ["debug", "--what", "shell", "--claim", "training-data"]),
+    ("debug-network", ["debug", "--what", "network", "--nodes", "3"]),
+    ("debug-pair", ["debug", "--what", "network", "--node", "node-a", "--node", "node-b"]),
     ("runtime-secrets", ["runtime", "--secrets", "--node_check"]),
 ]
 failures = []
@@ -106,8 +127,14 @@ def render_all(program, folder):
     return files
 
 
-def check_schemas(kind, files):
-    command = [sys.executable, VALIDATOR, *SCHEMAS.get(kind, []), *files]
+def check_schemas(kind, files, folder):
+    """A TrainingRuntime is a ClusterTrainingRuntime in a namespace: ../shared has the schema of one of them for v2.1."""
+    place = pathlib.Path(tempfile.mkdtemp(dir=folder))
+    copies = []
+    for path in files:
+        copies.append(place / path.name)
+        copies[-1].write_text(path.read_text().replace("\nkind: TrainingRuntime\n", "\nkind: ClusterTrainingRuntime\n"))
+    command = [sys.executable, VALIDATOR, *SCHEMAS.get(kind, []), *copies]
     result = subprocess.run(command, capture_output=True, text=True)
     check(result.returncode == 0, f"schemas for {kind}:\n" + "\n".join(
         line for line in result.stdout.splitlines() if not line.endswith(": ok")) + result.stderr)
@@ -248,9 +275,9 @@ def check_unknown_nodes(program):
 def check_kinds(program, folder):
     """A kind without rules is reported, rather than passing silently."""
     path = folder / "other.yaml"
-    path.write_text("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\n")
+    path.write_text("apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: a}\n")
     result = tessera(program, ["lint", path])
-    check(result.returncode == 0 and "PyTorchJob a: not checked" in result.stdout and "none of them checked" in result.stdout
+    check(result.returncode == 0 and "TFJob a: not checked" in result.stdout and "none of them checked" in result.stdout
           and "no finding" not in result.stdout, f"lint of an unknown kind: {result.stdout}")
 
 
@@ -271,6 +298,7 @@ def check_pages(program, folder):
         lines = re.sub(r"\\\n\s*", "", text).split("\n")
         commands += [match[1] for line in lines if (match := re.match(r"    (?:HF_TOKEN=\S+ )?tessera (deploy [^|>#]*)", line))]
     check(len(commands) >= 11, f"commands of the pages: {commands}")
+    (folder / "t5-large.yaml").write_text(OTHER_JOB)
     for command in commands:
         words = command.split()[1:]
         if words[0] == "kubernetes":
@@ -389,7 +417,7 @@ def main():
             sys.exit("\n".join(failures))
         if VALIDATOR.exists():
             for kind, paths in files.items():
-                check_schemas(kind, paths)
+                check_schemas(kind, paths, folder)
         else:
             print(f"not checked against schemas: {VALIDATOR} is not there")
         check_lint(program, files, folder)

@@ -13,8 +13,8 @@ namespace tessera {
   EACH(launch) EACH(watch) EACH(status) EACH(plan) EACH(plan_search) EACH(simulate) EACH(report) EACH(eval) \
   EACH(generate) EACH(chat) EACH(export) EACH(merge) EACH(inspect) EACH(pull) EACH(checkpoint_list) \
   EACH(checkpoint_verify) EACH(doctor) EACH(bench) EACH(bench_network) EACH(deploy_cluster) EACH(deploy_kubernetes) \
-  EACH(deploy_runtime) EACH(deploy_queue) EACH(deploy_dashboards) EACH(deploy_alerts) EACH(deploy_lint) \
-  EACH(deploy_templates) EACH(config_show) EACH(completion) EACH(help)
+  EACH(deploy_runtime) EACH(deploy_queue) EACH(deploy_dashboards) EACH(deploy_alerts) EACH(deploy_convert) \
+  EACH(deploy_debug) EACH(deploy_lint) EACH(deploy_templates) EACH(config_show) EACH(completion) EACH(help)
 // clang-format on
 
 #define TESSERA_DECLARE(name) std::unique_ptr<Command> make_##name##_command();
