@@ -166,6 +166,25 @@ TEST(JobManifest, PodsAreReadyAsSoonAsTheyRun) {
   }
 }
 
+// A reference to a field is one value for `kubectl apply --server-side`: without what Kubernetes fills in,
+// applying the job again would change it, which is a conflict where the first time was without --server-side.
+TEST(JobManifest, ReferencesToFieldsSayWhatKubernetesWouldAdd) {
+  int64_t num_references = 0;
+  for (const JobKind kind : {JobKind::kTrainerV21, JobKind::kJobSet, JobKind::kJob}) {
+    for (const Manifest& each : documents(small_job(kind))) {
+      for (const PodTemplate& pod : pod_templates(each)) {
+        for (const Value& variable : list_at(*pod.value, "spec.containers.0.env")) {
+          const Value* const reference = value_at(variable, "valueFrom.fieldRef");
+          if (reference == nullptr) continue;
+          EXPECT_EQ(text_at(*reference, "apiVersion"), "v1") << text_at(variable, "name");
+          ++num_references;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(num_references, 4);
+}
+
 // As Kueue writes them when it updates a TrainJob.
 TEST(JobManifest, AmountsAreInTheirLargestUnit) {
   const Value train_job = documents(small_job(JobKind::kTrainerV22)).back().body;
