@@ -142,12 +142,12 @@ TEST_P(ContextParallel, NamesTheRowWhoseLossIsNotFinite) {
                [&] { train_ranks(spec, GetParam().ranks.ranks); });
 }
 
-std::vector<ContextCase> cases() {
+std::vector<ContextCase> context_cases() {
   return {{{{1, 2}, 2, "per_step"}, 2}, {{{1, 4}, 2, "per_step"}, 2},    {{{1, 4}, 0, "per_step"}, 4},
           {{{2, 1}, 2, "per_step"}, 2}, {{{2, 1}, 3, "per_layer"}, 2},   {{{2, 2}, 3, "per_layer"}, 4},
           {{{2, 2}, 1, "per_step"}, 2}, {{{1, 4}, 2, "per_step"}, 4, 2}, {{{2, 2}, 3, "per_layer"}, 4, 1}};
 }
-INSTANTIATE_TEST_SUITE_P(Cases, ContextParallel, testing::ValuesIn(drawn_cases(cases())),
+INSTANTIATE_TEST_SUITE_P(Cases, ContextParallel, testing::ValuesIn(drawn_cases(context_cases())),
                          [](const auto& test) { return test.param.name(); });
 
 SavingRun saving_run(const Ranks& ranks, int64_t size, const char* dtype) {
