@@ -15,6 +15,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 here=$root/tests/cluster/real
+# shellcheck source=tests/cluster/real/versions.env
 . "$here/versions.env"
 cache=${CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera-cluster/$CLUSTER_SET}
 [ $# != 0 ] || set -- build apply behave
@@ -30,9 +31,11 @@ skip() {
 
 if [ -z "${CLUSTER_STATE:-}" ]; then
   # Outside of the namespaces: what has to be there, and what is to be removed.
-  [[ " ${stages[*]} " != *" build "* ]] || "$here/build.sh" "$cache"
-  stages=("${stages[@]/#build/}")
-  [[ -n ${stages[*]// /} ]] || exit 0
+  wanted=("${stages[@]}") stages=()
+  for stage in "${wanted[@]}"; do
+    if [ "$stage" = build ]; then "$here/build.sh" "$cache"; else stages+=("$stage"); fi
+  done
+  [ ${#stages[@]} != 0 ] || exit 0
   [ -e "$cache/complete" ] || skip "no programs of set $CLUSTER_SET in $cache: scripts/test_cluster.sh build makes them, in about half an hour"
   [ "$(id -u)" = 0 ] || skip "namespaces need root"
   TESSERA=$(realpath "${TESSERA:-$root/build/release/tessera}")
@@ -48,8 +51,7 @@ if [ -z "${CLUSTER_STATE:-}" ]; then
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
-  # shellcheck disable=SC2086,SC2068 # a word for each stage
-  unshare --net --mount --pid --fork --kill-child --mount-proc "$0" ${stages[@]} <&0 &
+  unshare --net --mount --pid --fork --kill-child --mount-proc "$0" "${stages[@]}" <&0 &
   child=$!
   status=0
   wait "$child" || status=$?
@@ -62,6 +64,7 @@ cd "$state"
 export PATH=$cache/bin:$PATH HOME=$state CHECKS=$state/checks CLUSTER_ROOT=$root PYTHONDONTWRITEBYTECODE=1
 : >"$CHECKS"
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY
+# shellcheck source=tests/cluster/real/control_plane.sh
 . "$here/control_plane.sh"
 begin=$SECONDS
 start_control_plane
@@ -74,7 +77,7 @@ run() { # STAGE
     *) /usr/bin/python3 "$here/$1_check.py" ;;
   esac
 }
-for stage in ${stages[@]}; do # shellcheck disable=SC2068 # `build` has left an empty word
+for stage in "${stages[@]}"; do
   begin=$SECONDS
   # In a subshell, where `set -e` keeps its effect.
   set +e

@@ -437,7 +437,7 @@ def check_document():
         check("--token_secret tessera-metrics" in command, f"docs/monitoring.md: without the token of the pods: {command}")
     check("tessera deploy alerts --token_secret tessera-metrics" in up, "up.sh: alerts without the token")
     other, of_up = page.split("### Loki")
-    check("kube-prometheus-stack" not in of_up and "install no second one" in other, "docs/monitoring.md: a second stack")
+    check("kube-prometheus-stack" not in of_up and "do not install a second one" in other, "docs/monitoring.md: a second stack")
     loki = yaml.safe_load(re.search(r"```yaml\n(deploymentMode.*?)```", page, re.S)[1])
     check(loki["singleBinary"]["persistence"]["storageClass"] == "gp2", "docs/monitoring.md: Loki's volume has no StorageClass")
 

@@ -4,6 +4,7 @@
 # processor time, 2 GB of modules and 4 GB of Go's build cache, which are where `go env` says. BUILD_JOBS limits the compilers at a time.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=tests/cluster/real/versions.env
 . "$here/versions.env"
 cache=$1
 command -v go >/dev/null || { echo "error: go is not installed: expected Go 1.26 or newer in PATH" >&2; exit 78; }
@@ -15,6 +16,7 @@ cd "$cache/module"
 # folder MODULE VERSION: where its files are. Of a module that needs a newer Go than this one only files are used.
 folder() { go mod download -json "$1@$2" | sed -n 's/.*"Dir": "\(.*\)",/\1/p'; }
 
+# shellcheck disable=SC2153 # versions.env has it
 kubernetes=$(cd / && folder k8s.io/kubernetes "$KUBERNETES")
 if [ ! -e go.mod ]; then
   go mod init cluster.invalid/set 2>/dev/null

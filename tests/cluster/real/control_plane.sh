@@ -92,7 +92,7 @@ apply_release() {
   until_true 300 apiserver kubectl apply --server-side --force-conflicts -f release.yaml
   until_true 300 apiserver eval 'kubectl get crd -o name >crds'
   local each
-  for each in $(sed -n "s|.*/\(.*\.$3\)$|\1|p" crds); do until_true 300 apiserver kubectl get --all-namespaces "$each"; done
+  sed -n "s|.*/\(.*\.$3\)$|\1|p" crds | while read -r each; do until_true 300 apiserver kubectl get --all-namespaces "$each"; done
 }
 
 config() { /usr/bin/python3 "$here/localize.py" config "$1" "$2" "$certificates"; }
