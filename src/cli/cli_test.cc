@@ -15,7 +15,6 @@
 #include "cli/help_text.h"
 #include "cli/program/app.h"
 #include "cli/run/resume_command.h"
-#include "cli/terminal/recent_steps.h"
 #include "cli/terminal/text_plot.h"
 #include "cli/terminal/train_report.h"
 #include "comm/ranks/launch_variables.h"
@@ -217,19 +216,6 @@ TEST(TextPlot, LinesFitTheWidthWithBrailleDots) {
   }
   EXPECT_EQ(num_lines, options.height + 2);
   EXPECT_NE(text.find("\xE2\xA0"), std::string::npos);
-}
-
-TEST(RecentSteps, ForgetTheFirstAndThoseLongAgo) {
-  RecentSteps steps;
-  EXPECT_EQ(steps.tokens_per_second(), 0);
-  steps.add(100, 1);
-  EXPECT_EQ(steps.tflops(), 1) << "there is no other";
-  for (const double speed : {900, 500, 900}) steps.add(speed, speed / 100);
-  EXPECT_EQ(steps.tokens_per_second(), 900) << "the median of 900, 500 and 900";
-  EXPECT_EQ(steps.tflops(), 9);
-  for (int i = 0; i < 40; ++i) steps.add(300, 3);
-  steps.add(10, 0.1);
-  EXPECT_EQ(steps.tokens_per_second(), 300);
 }
 
 TEST(ResumeCommand, IsTheCommandLineWithTheFlag) {

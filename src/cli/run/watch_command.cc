@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <thread>
 
@@ -9,9 +10,11 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/terminal/closing_table.h"
+#include "cli/terminal/progress_line.h"
 #include "cli/terminal/terminal.h"
-#include "cli/watch/watched_run.h"
 #include "monitor/watch/run_source.h"
+#include "monitor/watch/watched_run.h"
 
 namespace tessera {
 namespace {
@@ -64,7 +67,11 @@ class WatchCommand : public Command {
       is_first = false;
       std::this_thread::sleep_for(kBetweenLooks);
     }
-    if (!json_) print("{}", watched_.closing(std::min(terminal_width(), kMaxLineColumns)));
+    const std::optional<TrainSummary> summary = watched_.summary();
+    if (json_ || !summary) return;
+    print("{}",
+          closing_table(*summary, {.num_ranks = watched_.num_ranks(), .num_nodes = watched_.num_nodes()},
+                        std::min(terminal_width(), kMaxLineColumns)));
   }
 
  private:
@@ -85,7 +92,7 @@ class WatchCommand : public Command {
       news.erase(news.begin(), news.end() - static_cast<std::ptrdiff_t>(kMaxOldNews));
     for (const std::string& line : news) print("{}\n", line);
     flush_output();
-    const ProgressContents progress = watched_.progress(age_s());
+    const RunProgress progress = watched_.progress(age_s());
     if (error_shows_status() && !once_) {
       const std::string problem = source_->problem();
       status_.show(!problem.empty()          ? problem

@@ -46,12 +46,12 @@ std::string tokens_text(double tokens_per_second) {
                                        : fmt::format("{:.2f}M", tokens_per_second * 1e-6);
 }
 
-std::string steps_text(const ProgressContents& contents) {
+std::string steps_text(const RunProgress& contents) {
   return contents.max_steps > 0 ? fmt::format("{}/{}", contents.step, contents.max_steps)
                                 : std::to_string(contents.step);
 }
 
-Field loss_field(const ProgressContents& contents, bool utf8) {
+Field loss_field(const RunProgress& contents, bool utf8) {
   Field field = {"loss ", fmt::format("{:.4f}", contents.loss), "", kLossField};
   switch (contents.trend) {
     case Trend::kUnknown:
@@ -71,12 +71,12 @@ Field loss_field(const ProgressContents& contents, bool utf8) {
   return field;
 }
 
-Field speed_field(const ProgressContents& contents) {
+Field speed_field(const RunProgress& contents) {
   if (!contents.mfu) return {"", format_tflops(contents.tflops), " TFLOPS", kSpeedField};
   return {"MFU ", fmt::format("{:.2f}", *contents.mfu), "", kSpeedField};
 }
 
-std::vector<Field> fields_of(const ProgressContents& contents, bool utf8) {
+std::vector<Field> fields_of(const RunProgress& contents, bool utf8) {
   std::vector<Field> fields = {{"", steps_text(contents), ""}};
   if (!contents.activity.empty()) fields.push_back({"", contents.activity, ""});
   fields.push_back(loss_field(contents, utf8));
@@ -87,7 +87,7 @@ std::vector<Field> fields_of(const ProgressContents& contents, bool utf8) {
   return fields;
 }
 
-std::string bar_before(const ProgressContents& contents, const LineStyle& style, int64_t columns) {
+std::string bar_before(const RunProgress& contents, const LineStyle& style, int64_t columns) {
   const double fraction = static_cast<double>(contents.step) / static_cast<double>(contents.max_steps);
   const std::string bar = bar_text(fraction, std::min(columns, kLongestBar), style.utf8);
   return fmt::format("[{}] ", style.colours ? coloured(bar, kGreen) : bar);
@@ -97,7 +97,7 @@ std::string bar_before(const ProgressContents& contents, const LineStyle& style,
 
 LineStyle terminal_style() { return {terminal_width() - 1, terminal_is_utf8(), error_takes_colours()}; }
 
-std::string progress_line(const ProgressContents& contents, const LineStyle& style) {
+std::string progress_line(const RunProgress& contents, const LineStyle& style) {
   const int64_t width = std::min(style.width, kMaxLineColumns);
   std::vector<Field> fields = fields_of(contents, style.utf8);
   const auto columns_left = [&](const char* gap) {
@@ -118,7 +118,7 @@ std::string progress_line(const ProgressContents& contents, const LineStyle& sty
   return joined(fields, false, " ").substr(0, static_cast<size_t>(width));
 }
 
-std::string plain_progress_line(const ProgressContents& contents) {
+std::string plain_progress_line(const RunProgress& contents) {
   std::string line =
       fmt::format("step {}  loss {:.4f}  trend {}  lr {:.2e}  {} tokens/s  {}  ETA {}", steps_text(contents),
                   contents.loss, contents.loss_change ? fmt::format("{:+.4f}", *contents.loss_change) : "--",

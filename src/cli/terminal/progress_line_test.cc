@@ -38,7 +38,7 @@ int64_t columns(const std::string& line) {
   return std::ranges::count_if(without_colours(line), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
-ProgressContents halfway() {
+RunProgress halfway() {
   return {.step = 300,
           .max_steps = 600,
           .loss = 2.5,
@@ -52,8 +52,8 @@ ProgressContents halfway() {
 }
 
 // A run of weeks with the longest values.
-ProgressContents largest() {
-  ProgressContents contents = halfway();
+RunProgress largest() {
+  RunProgress contents = halfway();
   contents.step = 1'000'000;
   contents.max_steps = 1'000'000;
   contents.loss = 12.5;
@@ -71,7 +71,7 @@ TEST(ProgressLine, HasEverythingInEightyColumns) {
 }
 
 TEST(ProgressLine, ABarFillsTheRestOfItsEightyColumns) {
-  ProgressContents small = halfway();
+  RunProgress small = halfway();
   small.step = 5;
   small.max_steps = 10;
   small.tokens_per_second = 999;
@@ -102,7 +102,7 @@ TEST(ProgressLine, FitsItsWidthWhateverTheNumbers) {
   Uniform uniform(7);
   const auto log_uniform = [&uniform](double high) { return std::exp(uniform() * std::log(high)); };
   for (int i = 0; i < 2000; ++i) {
-    ProgressContents contents = halfway();
+    RunProgress contents = halfway();
     contents.max_steps = static_cast<int64_t>(log_uniform(1e9));
     contents.step = static_cast<int64_t>(uniform() * static_cast<double>(contents.max_steps));
     contents.loss = log_uniform(1e6);
@@ -131,7 +131,7 @@ TEST(ProgressLine, ColoursChangeNothingElse) {
 }
 
 TEST(ProgressLine, TellsWhatIsNotKnown) {
-  ProgressContents begin = halfway();
+  RunProgress begin = halfway();
   begin.trend = Trend::kUnknown;
   begin.mfu.reset();
   begin.eta_s.reset();
@@ -145,7 +145,7 @@ TEST(ProgressLine, TellsWhatIsNotKnown) {
 TEST(PlainProgressLine, HasTheSameFieldsWhateverIsKnown) {
   EXPECT_EQ(plain_progress_line(halfway()),
             "step 300/600  loss 2.5000  trend -0.0213  lr 2.00e-04  12,345 tokens/s  MFU 0.43  ETA 01:23");
-  ProgressContents begin = halfway();
+  RunProgress begin = halfway();
   begin.loss_change.reset();
   begin.mfu.reset();
   begin.eta_s.reset();
@@ -160,34 +160,6 @@ TEST(FormatEta, CountsDaysAfterAHundredHours) {
   EXPECT_EQ(format_eta(100 * 3600.0), "4d 04h");
   EXPECT_EQ(format_eta(1e300), "--:--");
   EXPECT_EQ(format_eta(std::nan("")), "--:--");
-}
-
-Trend trend_of(int num_steps, double slope, double noise, uint64_t seed) {
-  LossTrend trend;
-  Uniform uniform(seed);
-  for (int i = 0; i < num_steps; ++i) trend.add(3 + slope * i + noise * (uniform() - 0.5));
-  return trend.trend();
-}
-
-TEST(LossTrend, SeesAChangeThroughTheNoiseAndTakesNoiseForNone) {
-  EXPECT_EQ(trend_of(7, -1, 0, 1), Trend::kUnknown);
-  EXPECT_EQ(trend_of(8, -0.1, 0.05, 1), Trend::kFalling);
-  EXPECT_EQ(trend_of(500, 0.01, 0.1, 1), Trend::kRising);
-  EXPECT_EQ(trend_of(500, 0, 0, 1), Trend::kLevel);
-  int num_level = 0;
-  for (uint64_t seed = 0; seed < 200; ++seed)
-    num_level += trend_of(64, 0, 0.5, seed) == Trend::kLevel ? 1 : 0;
-  EXPECT_GE(num_level, 180) << "about 95 % are within two standard errors";
-}
-
-TEST(LossTrend, TellsTheChangeBetweenTheHalvesOfTheLastSteps) {
-  LossTrend trend;
-  for (int i = 0; i < 100; ++i) trend.add(9);
-  for (int i = 0; i < 32; ++i) trend.add(3);
-  for (int i = 0; i < 32; ++i) trend.add(2);
-  trend.add(std::nan(""));
-  EXPECT_DOUBLE_EQ(trend.change().value(), -1);
-  EXPECT_EQ(trend.trend(), Trend::kFalling);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ void TerminalReport::on_loading(double fraction, double bytes_per_second) {
 }
 
 void TerminalReport::on_plan(const RunPlan& plan) {
-  progress_.max_steps = plan.max_steps;
+  meter_.set_max_steps(plan.max_steps);
   closing_.num_nodes = plan.memory.num_nodes;
   closing_.num_ranks = plan.memory.num_nodes * plan.memory.local_world_size;
   if (!options_.quiet) print_plan(plan);
@@ -108,27 +108,17 @@ void TerminalReport::on_memory(const MemoryPlan& plan, const MeasuredMemory& mea
 void TerminalReport::on_step(const StepMetrics& metrics) {
   if (training_loss_.points.empty()) status_.clear();  // what preparation has shown
   training_loss_.points.push_back({static_cast<double>(metrics.step), metrics.loss});
-  recent_steps_.add(metrics.tokens_per_second, metrics.tflops);
-  if (!metrics.skipped) trend_.add(metrics.loss);
-  if (metrics.peak) peak_tflops_ = metrics.peak->tflops;
-  progress_.step = metrics.step;
-  progress_.loss = metrics.loss;
-  progress_.trend = trend_.trend();
-  progress_.loss_change = trend_.change();
-  progress_.learning_rate = metrics.learning_rate;
-  progress_.tokens_per_second = recent_steps_.tokens_per_second();
-  progress_.tflops = recent_steps_.tflops();
-  if (peak_tflops_) progress_.mfu = progress_.tflops / *peak_tflops_;
-  progress_.eta_s = metrics.eta_s;
+  meter_.add(metrics);
   since_step_ = Stopwatch();
   if (bar_) {
-    status_.show(progress_line(progress_, terminal_style()));
+    status_.show(progress_line(meter_.progress(), terminal_style()));
     return;
   }
   const auto now = std::chrono::steady_clock::now();
-  if (metrics.step > 1 && metrics.step < progress_.max_steps && now - last_line_ < kPlainLineInterval) return;
+  if (metrics.step > 1 && metrics.step < meter_.progress().max_steps && now - last_line_ < kPlainLineInterval)
+    return;
   last_line_ = now;
-  log_info("{}", plain_progress_line(progress_));
+  log_info("{}", plain_progress_line(meter_.progress()));
 }
 
 void TerminalReport::on_log(const LogEntry& entry) {
@@ -139,7 +129,7 @@ void TerminalReport::on_log(const LogEntry& entry) {
 
 void TerminalReport::on_evaluation_progress(double fraction) {
   if (!bar_) return;
-  ProgressContents evaluating = progress_;
+  RunProgress evaluating = meter_.progress();
   evaluating.activity = fmt::format("eval {:.0f}%", 100 * fraction);
   if (evaluating.eta_s) evaluating.eta_s = std::max(0.0, *evaluating.eta_s - since_step_.seconds());
   status_.show(progress_line(evaluating, terminal_style()));
@@ -152,7 +142,7 @@ void TerminalReport::on_evaluation(const std::string& set, const EvalResult& res
     evaluation_loss_.name += " of " + set;
   }
   if (set != shown_set_) return;
-  evaluation_loss_.points.push_back({static_cast<double>(progress_.step), result.loss});
+  evaluation_loss_.points.push_back({static_cast<double>(meter_.progress().step), result.loss});
 }
 
 void TerminalReport::on_checkpoint(const CheckpointUse& checkpoint) {

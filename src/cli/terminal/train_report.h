@@ -5,14 +5,11 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "base/clock.h"
 #include "cli/terminal/closing_table.h"
-#include "cli/terminal/loss_trend.h"
 #include "cli/terminal/progress_line.h"
-#include "cli/terminal/recent_steps.h"
 #include "cli/terminal/terminal.h"
 #include "cli/terminal/text_plot.h"
 #include "report/observer.h"
@@ -54,11 +51,8 @@ class TerminalReport : public TrainObserver {
   TerminalOptions options_;
   bool bar_;
   StatusLine status_;
-  ProgressContents progress_;
+  ProgressMeter meter_;
   ClosingFacts closing_;
-  RecentSteps recent_steps_;
-  LossTrend trend_;
-  std::optional<double> peak_tflops_;
   Stopwatch since_step_;
   std::chrono::steady_clock::time_point last_line_;
   PlotSeries training_loss_{"training loss", {}, true};

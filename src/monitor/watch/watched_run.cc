@@ -1,4 +1,4 @@
-#include "cli/watch/watched_run.h"
+#include "monitor/watch/watched_run.h"
 
 #include <algorithm>
 #include <cmath>
@@ -65,8 +65,7 @@ std::string resume_text(const OrderedJson& event) {
                      format_count(count_in(event, "step")));
 }
 
-}  // namespace
-
+// What `finish` of events.jsonl tells.
 TrainSummary summary_of(const OrderedJson& finish) {
   TrainSummary summary;
   summary.num_steps = count_in(finish, "step");
@@ -105,6 +104,8 @@ TrainSummary summary_of(const OrderedJson& finish) {
   return summary;
 }
 
+}  // namespace
+
 void WatchedRun::restart() {
   WatchedRun fresh;
   fresh.news_ = std::move(news_);
@@ -122,30 +123,27 @@ void WatchedRun::add(const OrderedJson& record) {
   }
 }
 
-void WatchedRun::add_step(const OrderedJson& step) {
-  const double loss = number_or(step, "loss", std::nan(""));
-  recent_steps_.add(number_or(step, "tokens_per_second"), number_or(step, "tflops"));
-  if (!step.contains("skipped")) trend_.add(loss);
-  if (const auto peak = number_in(step, "peak_tflops")) peak_tflops_ = peak;
-  progress_.step = count_in(step, "step");
-  progress_.loss = loss;
-  progress_.trend = trend_.trend();
-  progress_.loss_change = trend_.change();
-  progress_.learning_rate = number_or(step, "learning_rate");
-  progress_.tokens_per_second = recent_steps_.tokens_per_second();
-  progress_.tflops = recent_steps_.tflops();
-  if (peak_tflops_ && *peak_tflops_ > 0) progress_.mfu = progress_.tflops / *peak_tflops_;
-  progress_.eta_s = number_in(step, "eta_s");
-  step_time_s_ = number_or(step, "step_time_s");
+void WatchedRun::add_step(const OrderedJson& line) {
+  StepMetrics step;
+  step.step = count_in(line, "step");
+  step.loss = number_or(line, "loss", std::nan(""));
+  step.learning_rate = number_or(line, "learning_rate");
+  step.tokens_per_second = number_or(line, "tokens_per_second");
+  step.tflops = number_or(line, "tflops");
+  step.skipped = line.contains("skipped");
+  if (const auto peak = number_in(line, "peak_tflops")) step.peak = BestPeak{*peak, 1};
+  step.eta_s = number_in(line, "eta_s");
+  meter_.add(step);
+  step_time_s_ = number_or(line, "step_time_s");
 }
 
 void WatchedRun::add_event(const std::string& name, const OrderedJson& event) {
   if (name == "start") {
     has_started_ = true;
     finish_.reset();
-    progress_.max_steps = count_in(event, "max_steps");
-    closing_.num_ranks = static_cast<int>(std::max<int64_t>(1, count_in(event, "world_size")));
-    closing_.num_nodes = static_cast<int>(std::max<int64_t>(1, count_in(event, "num_nodes")));
+    meter_.set_max_steps(count_in(event, "max_steps"));
+    num_ranks_ = static_cast<int>(std::max<int64_t>(1, count_in(event, "world_size")));
+    num_nodes_ = static_cast<int>(std::max<int64_t>(1, count_in(event, "num_nodes")));
     tell(event, start_text(event));
   } else if (name == "resume") {
     tell(event, resume_text(event));
@@ -177,11 +175,12 @@ void WatchedRun::tell(const OrderedJson& event, std::string line) {
 std::vector<std::string> WatchedRun::take_news() { return std::exchange(news_, {}); }
 
 bool WatchedRun::is_stale(double age_s) const {
-  return !has_finished() && progress_.step > 0 && age_s > std::max(kStaleSeconds, kStaleSteps * step_time_s_);
+  return !has_finished() && meter_.progress().step > 0 &&
+         age_s > std::max(kStaleSeconds, kStaleSteps * step_time_s_);
 }
 
-ProgressContents WatchedRun::progress(double age_s) const {
-  ProgressContents progress = progress_;
+RunProgress WatchedRun::progress(double age_s) const {
+  RunProgress progress = meter_.progress();
   if (is_stale(age_s)) {
     progress.activity = fmt::format("last step {} ago", format_eta(age_s));
     progress.eta_s.reset();
@@ -191,13 +190,12 @@ ProgressContents WatchedRun::progress(double age_s) const {
   return progress;
 }
 
-std::string WatchedRun::closing(int64_t width) const {
-  if (!finish_) return "";
-  return closing_table(summary_of(*finish_), closing_, width);
+std::optional<TrainSummary> WatchedRun::summary() const {
+  return finish_ ? std::optional(summary_of(*finish_)) : std::nullopt;
 }
 
 OrderedJson WatchedRun::json(double age_s) const {
-  const ProgressContents now = progress(age_s);
+  const RunProgress now = progress(age_s);
   OrderedJson json = {{"state", has_finished()    ? "finished"
                                 : !has_begun()    ? "waiting"
                                 : is_stale(age_s) ? "stale"

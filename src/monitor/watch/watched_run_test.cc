@@ -1,4 +1,4 @@
-#include "cli/watch/watched_run.h"
+#include "monitor/watch/watched_run.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,19 +18,19 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-ordered_json step(int64_t number, double loss = 2) {
+ordered_json step_line(int64_t number, double loss = 2) {
   return {{"step", number},        {"loss", loss},
           {"learning_rate", 1e-4}, {"tokens_per_second", 500},
           {"step_time_s", 2.0},    {"tflops", 0.5},
           {"peak_tflops", 2.0},    {"eta_s", 100.0 - static_cast<double>(number)}};
 }
 
-ordered_json event(const std::string& name, double time) {
+ordered_json event_line(const std::string& name, double time) {
   return {{"event", name}, {"time", time}, {"step", 7}};
 }
 
-ordered_json start(double time) {
-  ordered_json record = event("start", time);
+ordered_json start_line(double time) {
+  ordered_json record = event_line("start", time);
   record.update({{"host", "node7"},
                  {"num_parameters", 1000000},
                  {"world_size", 4},
@@ -39,15 +39,23 @@ ordered_json start(double time) {
   return record;
 }
 
-TEST(WatchedRun, HasTheLineOfTheRunItself) {
+TEST(WatchedRun, HasTheProgressOfTheRunItself) {
   WatchedRun run;
   EXPECT_FALSE(run.has_begun());
   EXPECT_EQ(run.json(0)["state"], "waiting");
-  run.add(start(1));
+  run.add(start_line(1));
   EXPECT_TRUE(run.has_begun());
-  for (int64_t i = 1; i <= 20; ++i) run.add(step(i, 3 - 0.1 * static_cast<double>(i)));
-  EXPECT_EQ(plain_progress_line(run.progress(0)),
-            "step 20/50  loss 1.0000  trend -1.0000  lr 1.00e-04  500 tokens/s  MFU 0.25  ETA 01:20");
+  for (int64_t i = 1; i <= 20; ++i) run.add(step_line(i, 3 - 0.1 * static_cast<double>(i)));
+  const RunProgress now = run.progress(0);
+  EXPECT_EQ(now.step, 20);
+  EXPECT_EQ(now.max_steps, 50);
+  EXPECT_EQ(now.loss, 1);
+  EXPECT_NEAR(now.loss_change.value(), -1, 1e-12);
+  EXPECT_EQ(now.trend, Trend::kFalling);
+  EXPECT_EQ(now.learning_rate, 1e-4);
+  EXPECT_EQ(now.tokens_per_second, 500);
+  EXPECT_EQ(now.mfu, 0.25);
+  EXPECT_EQ(now.eta_s, 80);
   EXPECT_EQ(run.progress(30).eta_s, 50) << "time has passed since the step";
   EXPECT_EQ(run.json(3)["state"], "running");
   EXPECT_EQ(run.json(3)["loss"], 1.0);
@@ -56,11 +64,12 @@ TEST(WatchedRun, HasTheLineOfTheRunItself) {
 
 TEST(WatchedRun, SaysThatItIsStale) {
   WatchedRun run;
-  run.add(step(3));
+  run.add(step_line(3));
   EXPECT_FALSE(run.is_stale(59));
   EXPECT_TRUE(run.is_stale(61));
-  EXPECT_THAT(plain_progress_line(run.progress(600)), HasSubstr("ETA --:--  last step 10:00 ago"));
-  ordered_json slow = step(4);
+  EXPECT_EQ(run.progress(600).activity, "last step 10:00 ago");
+  EXPECT_EQ(run.progress(600).eta_s, std::nullopt);
+  ordered_json slow = step_line(4);
   slow["step_time_s"] = 30;
   run.add(slow);
   EXPECT_FALSE(run.is_stale(299)) << "ten steps";
@@ -69,14 +78,14 @@ TEST(WatchedRun, SaysThatItIsStale) {
 
 TEST(WatchedRun, TellsWhatHappensOnce) {
   WatchedRun run;
-  run.add(start(1));
-  ordered_json log = event("log", 2);
+  run.add(start_line(1));
+  ordered_json log = event_line("log", 2);
   log.update({{"loss", 2.00004}, {"learning_rate", 0.001}, {"epoch", 0.5}});
   run.add(log);
-  ordered_json checkpoint = event("checkpoint", 3);
+  ordered_json checkpoint = event_line("checkpoint", 3);
   checkpoint.update({{"folder", "out/checkpoint-7"}, {"bytes", 3 << 20}, {"write_s", 1.5}});
   run.add(checkpoint);
-  ordered_json warning = event("warning", 4);
+  ordered_json warning = event_line("warning", 4);
   warning["message"] = "a loss\x1b[2J spike";
   run.add(warning);
   const std::vector<std::string> told = {
@@ -86,19 +95,19 @@ TEST(WatchedRun, TellsWhatHappensOnce) {
   EXPECT_EQ(run.take_news(), told);
   run.restart();
   EXPECT_FALSE(run.has_begun());
-  for (const ordered_json& record : {start(1), log, checkpoint, warning}) run.add(record);
+  for (const ordered_json& record : {start_line(1), log, checkpoint, warning}) run.add(record);
   EXPECT_THAT(run.take_news(), IsEmpty()) << "they were told before";
-  ordered_json resume = event("resume", 5);
+  ordered_json resume = event_line("resume", 5);
   resume["folder"] = "out/checkpoint-7";
   run.add(resume);
   EXPECT_THAT(run.take_news(), ElementsAre("resumed from out/checkpoint-7 after step 7"));
 }
 
-TEST(WatchedRun, EndsWithTheClosingTable) {
+TEST(WatchedRun, EndsWithTheSummary) {
   WatchedRun run;
-  run.add(start(1));
-  EXPECT_EQ(run.closing(80), "");
-  ordered_json finish = event("finish", 9);
+  run.add(start_line(1));
+  EXPECT_FALSE(run.summary().has_value());
+  ordered_json finish = event_line("finish", 9);
   finish.update(
       {{"step", 50},
        {"num_tokens", 51200},
@@ -112,14 +121,18 @@ TEST(WatchedRun, EndsWithTheClosingTable) {
        {"times", {{"total_s", 120.0}, {"startup_s", 5.0}, {"steps_s", 100.0}, {"products_s", 80.0}}}});
   run.add(finish);
   EXPECT_TRUE(run.has_finished());
-  const std::string table = run.closing(80);
-  EXPECT_THAT(table, HasSubstr("    products                         01:20    67 %\n"));
-  EXPECT_THAT(table, HasSubstr("tokens   51,200 in 50 steps, 512 tokens/s\n"));
-  EXPECT_THAT(table, HasSubstr("best evaluation 1.7500, after step 40\n"));
-  EXPECT_THAT(table, HasSubstr("faster   products take 80 %"));
-  EXPECT_THAT(table, testing::EndsWith("model    out\n"));
+  const TrainSummary summary = run.summary().value();
+  EXPECT_EQ(summary.times.total_s, 120);
+  EXPECT_EQ(summary.times.steps.products_s, 80);
+  EXPECT_EQ(summary.num_tokens, 51200);
+  EXPECT_EQ(summary.num_steps, 50);
+  EXPECT_EQ(summary.tokens_per_second, 512.4);
+  EXPECT_EQ(summary.best_evaluation.value().loss, 1.75);
+  EXPECT_EQ(summary.best_evaluation.value().step, 40);
+  EXPECT_THAT(summary.hint, HasSubstr("products take 80 %"));
+  EXPECT_EQ(summary.folder, "out");
   EXPECT_EQ(run.json(0)["state"], "finished");
-  run.add(start(10));
+  run.add(start_line(10));
   EXPECT_FALSE(run.has_finished()) << "it was started again";
 }
 
@@ -134,9 +147,9 @@ TEST(WatchedRun, BearsRecordsOfAnyKind) {
     SCOPED_TRACE(text);
     run.add(ordered_json::parse(text));
     run.take_news();
-    run.closing(80);
+    run.summary();
     run.json(0);
-    progress_line(run.progress(1), {});
+    run.progress(1);
   }
   EXPECT_EQ(run.progress(0).step, 2);
 }
@@ -178,25 +191,25 @@ TEST_F(FolderSourceTest, WaitsForARunAndFollowsIt) {
   EXPECT_THAT(source_->poll().records, IsEmpty());
   EXPECT_THAT(source_->problem(), HasSubstr("no run has begun"));
   EXPECT_EQ(source_->updated(), 0);
-  append("events.jsonl", start(1));
-  append("metrics.jsonl", step(1));
-  EXPECT_THAT(source_->poll().records, ElementsAre(start(1), step(1)));
+  append("events.jsonl", start_line(1));
+  append("metrics.jsonl", step_line(1));
+  EXPECT_THAT(source_->poll().records, ElementsAre(start_line(1), step_line(1)));
   EXPECT_EQ(source_->problem(), "");
   EXPECT_GT(source_->updated(), 1e9);
-  append("metrics.jsonl", step(2));
-  EXPECT_THAT(source_->poll().records, ElementsAre(step(2)));
+  append("metrics.jsonl", step_line(2));
+  EXPECT_THAT(source_->poll().records, ElementsAre(step_line(2)));
 }
 
 TEST_F(FolderSourceTest, ReadsAResumedRunAnew) {
-  append("events.jsonl", start(1));
-  for (int64_t i = 1; i <= 5; ++i) append("metrics.jsonl", step(i));
+  append("events.jsonl", start_line(1));
+  for (int64_t i = 1; i <= 5; ++i) append("metrics.jsonl", step_line(i));
   source_->poll();
-  std::filesystem::resize_file(folder_.path() / "metrics.jsonl", step(1).dump().size() + 1);
-  append("metrics.jsonl", step(2, 1.5));
-  append("events.jsonl", start(2));
+  std::filesystem::resize_file(folder_.path() / "metrics.jsonl", step_line(1).dump().size() + 1);
+  append("metrics.jsonl", step_line(2, 1.5));
+  append("events.jsonl", start_line(2));
   const RunSource::News news = source_->poll();
   EXPECT_TRUE(news.restarted);
-  EXPECT_THAT(news.records, ElementsAre(start(1), start(2), step(1), step(2, 1.5)));
+  EXPECT_THAT(news.records, ElementsAre(start_line(1), start_line(2), step_line(1), step_line(2, 1.5)));
 }
 
 }  // namespace
