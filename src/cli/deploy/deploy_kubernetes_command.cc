@@ -7,7 +7,6 @@
 #include "base/text.h"
 #include "cli/deploy/deploy_command.h"
 #include "cli/hub_names.h"
-#include "cli/plan/plan_machine.h"
 #include "cluster/deploy/job_nodes.h"
 #include "cluster/deploy/planned_job.h"
 #include "cluster/deploy/pod_arguments.h"

@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/deploy/deploy_command.h"
-#include "cli/plan/plan_machine.h"
 #include "cluster/manifests/allocatable.h"
 #include "cluster/manifests/job_plan.h"
 #include "cluster/manifests/quantity.h"

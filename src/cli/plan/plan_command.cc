@@ -3,12 +3,12 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/plan/plan_job.h"
 #include "cli/plan/plan_search.h"
 #include "cli/terminal/terminal.h"
 #include "forecast/fit/fit_options.h"
 #include "forecast/forecast.h"
 #include "settings/run_settings.h"
+#include "train/setup/job_size.h"
 
 namespace tessera {
 namespace {
@@ -34,8 +34,7 @@ class PlanCommand : public PlanningCommand {
     }
     request_.check_device_flags(*table);
     const ModelConfig config = request_.model_config(*table);
-    if (request_.is_on_device()) return show_device(*table, config);
-    shows_forms ? show_forms(*table, config) : show_machine(*table, config);
+    request_.is_on_device() || !shows_forms ? show_machine(*table, config) : show_forms(*table, config);
   }
 
  private:
@@ -52,11 +51,12 @@ class PlanCommand : public PlanningCommand {
 
   void show_machine(const FlagTable& table, const ModelConfig& config) {
     const int64_t world_size = request_.world_size();
-    const RunSpec spec = read_run_spec(table, request_.given, world_size);
+    RunSpec spec = read_run_spec(table, request_.given, world_size);
+    if (request_.is_on_device()) spec.reporting.measure_peak = false;  // the processor's
     const PlanMachine machine = request_.machine_for(spec);
     const ClusterShape cluster = request_.cluster_of(machine, request_.num_nodes);
     const int64_t num_threads = request_.threads_of_rank(machine);
-    const std::optional<JobSize> job = job_size(spec, config, world_size, request_.tokens);
+    const std::optional<JobSize> job = request_.job(spec, config, world_size);
     const RunForecast forecast = forecast_run(spec, config, cluster, num_threads, job);
     if (machine.op_costs) {
       for (const std::string& note : machine.op_costs->notes()) log_info("{}", note);
@@ -65,25 +65,11 @@ class PlanCommand : public PlanningCommand {
     flush_output();
     if (forecast.refusal.empty()) return;
     const std::string advice =
-        cluster.rates ? fit_advice(fit_request(spec, config, cluster, num_threads,
-                                               job.value_or(assumed_job(spec, config, world_size)), kAnyDisk))
-                      : "";
+        cluster.rates && !request_.is_on_device()
+            ? fit_advice(fit_request(spec, config, cluster, num_threads,
+                                     job.value_or(assumed_job(spec, config, world_size)), kAnyDisk))
+            : "";
     fail(ExitCode::kBadConfig, "{}{}", forecast.refusal, advice);
-  }
-
-  // The memory of a card and of its host.
-  void show_device(const FlagTable& table, const ModelConfig& config) {
-    RunSpec spec = read_run_spec(table, request_.given, /*world_size=*/1);
-    spec.reporting.measure_peak = false;  // the processor's
-    const PlanMachine machine = request_.machine_for(spec);
-    show_forecast(forecast_run(spec, config, machine.cluster, request_.threads_of_rank(machine),
-                               job_size(spec, config, /*world_size=*/1, request_.tokens)));
-  }
-
-  void show_forecast(const RunForecast& forecast) const {
-    write_output(request_.json ? forecast_json(forecast) : forecast_text(forecast));
-    flush_output();
-    if (!forecast.refusal.empty()) fail(ExitCode::kBadConfig, "{}", forecast.refusal);
   }
 
   void show_forms(const FlagTable& table, const ModelConfig& config) {
@@ -96,8 +82,7 @@ class PlanCommand : public PlanningCommand {
       fail(ExitCode::kUsage, "--disk needs the speed of a machine: give --machine or --tflops");
     }
     const ClusterShape cluster = request_.cluster_of(machine, request_.num_nodes);
-    const JobSize job =
-        job_size(spec, config, world_size, request_.tokens).value_or(assumed_job(spec, config, world_size));
+    const JobSize job = request_.job_or_assumed(spec, config, world_size);
     const std::optional<int64_t> disk = disk_bytes_ ? disk_bytes_ : spec.placement.fit_disk_bytes;
     const FitRequest request = fit_request(spec, config, cluster, request_.threads_of_rank(machine), job,
                                            disk ? *disk : free_disk_bytes(spec.placement.offload_dir));

@@ -4,8 +4,11 @@
 
 #include "base/error.h"
 #include "cli/flag_parser.h"
+#include "cli/run/threads.h"
+#include "cli/terminal/train_report.h"
 #include "settings/derived.h"
 #include "tokenizer/tokenizer.h"
+#include "train/setup/job_size.h"
 
 namespace tessera {
 namespace {
@@ -42,10 +45,21 @@ void PlanRequest::check_device_flags(const FlagTable& table) const {
   }
 }
 
+std::optional<JobSize> PlanRequest::job(const RunSpec& spec, const ModelConfig& config, int64_t ranks) const {
+  const bool reads_data = !tokens && !spec.data.dataset.empty();
+  TerminalReport report({});
+  return job_size(spec, config, ranks, tokens, reads_data ? threads_for_pool(spec.machine.num_threads) : 1,
+                  report);
+}
+
+JobSize PlanRequest::job_or_assumed(const RunSpec& spec, const ModelConfig& config, int64_t ranks) const {
+  return job(spec, config, ranks).value_or(assumed_job(spec, config, ranks));
+}
+
 PlanMachine PlanRequest::machine_for(const RunSpec& spec) const {
   PlanMachineFlags flags = machine;
   if (!flags.memory_bytes) flags.memory_bytes = given.placement.fit_memory_bytes;
-  return plan_machine(flags, spec);
+  return plan_machine(flags, spec, flags.name_this_machine() ? threads_for_products() : 1);
 }
 
 int64_t PlanRequest::threads_of_rank(const PlanMachine& on) const {
@@ -98,7 +112,7 @@ void PlanningCommand::declare_ranks(FlagTable* table) {
 void PlanningCommand::complete_flags(FlagTable* table) {
   for (size_t i = 0; i < num_training_flags_; ++i) {
     const Flag& flag = table->flags()[i];
-    if (table->is_set(flag.name) && flag.get) request_.given_flags.push_back(&flag);
+    if (table->is_set(flag.name) && flag.get) request_.given_flags.push_back({flag.name, flag.get()});
   }
   read_setting_files(table, &request_.given);
 }

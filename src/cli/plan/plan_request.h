@@ -8,15 +8,16 @@
 
 #include "base/flags.h"
 #include "cli/command.h"
-#include "cli/plan/plan_machine.h"
+#include "forecast/instances/layout_flags.h"
+#include "forecast/instances/planned_machine.h"
 #include "formats/huggingface/model_config.h"
 #include "settings/run_settings.h"
 
 namespace tessera {
 
 struct PlanRequest {
-  RunSpec given;                         // by flags and files
-  std::vector<const Flag*> given_flags;  // those of `tessera train` on the command line
+  RunSpec given;                       // by flags and files
+  std::vector<GivenFlag> given_flags;  // those of `tessera train` on the command line
   std::string preset;
   int64_t vocab_size = 32000;
   std::optional<int64_t> tokens;
@@ -32,6 +33,9 @@ struct PlanRequest {
   int64_t world_size() const { return num_nodes * local_world_size; }
   // The shape of the model, with adapters and their base's form. Error(kUsage) unless it is named once.
   ModelConfig model_config(const FlagTable& table) const;
+  // How long the run is: job_size(), or for the second one assumed_job() if nothing says it.
+  std::optional<JobSize> job(const RunSpec& spec, const ModelConfig& config, int64_t ranks) const;
+  JobSize job_or_assumed(const RunSpec& spec, const ModelConfig& config, int64_t ranks) const;
   // Measures this machine if it has to.
   PlanMachine machine_for(const RunSpec& spec) const;
   int64_t threads_of_rank(const PlanMachine& on) const;

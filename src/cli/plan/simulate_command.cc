@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/plan/plan_job.h"
 #include "cli/plan/plan_request.h"
 #include "cli/terminal/terminal.h"
 #include "forecast/simulation/simulation.h"
@@ -57,7 +56,7 @@ class SimulateCommand : public PlanningCommand {
       }
       clusters.push_back(simulate_cluster(spec, config, request_.cluster_of(*machine, num_nodes),
                                           request_.threads_of_rank(*machine),
-                                          job_size(spec, config, world_size, request_.tokens), simulated));
+                                          request_.job(spec, config, world_size), simulated));
     }
     if (!plot_.empty()) write_text_file(plot_, simulation_picture(clusters));
     write_output(request_.json ? simulation_json(clusters) : simulation_text(clusters));

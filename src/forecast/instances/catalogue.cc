@@ -8,6 +8,7 @@
 #include <iterator>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "base/divide_up.h"
 #include "base/error.h"
@@ -227,6 +228,10 @@ std::vector<Instance> shipped_catalogue() {
   return parse_catalogue(shipped_catalogue_json(), "the catalogue of the program");
 }
 
+std::vector<Instance> plan_catalogue(const std::string& path) {
+  return path.empty() ? shipped_catalogue() : read_catalogue(path);
+}
+
 std::vector<Instance> without_cards(std::vector<Instance> catalogue) {
   std::erase_if(catalogue, [](const Instance& instance) { return instance.num_cards > 0; });
   return catalogue;
@@ -274,6 +279,16 @@ std::vector<Instance> select_instances(const std::vector<Instance>& catalogue,
     if (matches.contains(&instance)) selected.push_back(instance);
   }
   return selected;
+}
+
+// To a run on processors a card would cost money and do nothing.
+std::vector<Instance> rentable_instances(std::vector<Instance> catalogue, bool on_cards,
+                                         const std::vector<std::string>& patterns) {
+  catalogue = on_cards ? with_cards(std::move(catalogue)) : without_cards(std::move(catalogue));
+  // Some are sold in blocks of days only.
+  std::erase_if(catalogue, [](const Instance& instance) { return instance.usd_per_hour == 0; });
+  const bool all = patterns.empty() || patterns == std::vector<std::string>{"all"};
+  return all ? catalogue : select_instances(catalogue, patterns);
 }
 
 }  // namespace tessera

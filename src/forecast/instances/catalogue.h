@@ -52,12 +52,18 @@ std::vector<Instance> parse_catalogue(std::string_view json, const std::string& 
 std::vector<Instance> read_catalogue(const std::filesystem::path& path);
 // The one that is part of the program.
 std::vector<Instance> shipped_catalogue();
+// The one in this file, "" = the shipped one.
+std::vector<Instance> plan_catalogue(const std::string& path);
 // Its text.
 std::string_view shipped_catalogue_json();
 
 // The instances of a catalogue without cards, where runs on processors are looked for, and those with cards.
 std::vector<Instance> without_cards(std::vector<Instance> catalogue);
 std::vector<Instance> with_cards(std::vector<Instance> catalogue);
+// Those of the two that can be rented by the hour and match any of `patterns` (select_instances()); none or
+// "all" stand for all.
+std::vector<Instance> rentable_instances(std::vector<Instance> catalogue, bool on_cards,
+                                         const std::vector<std::string>& patterns);
 // The card of a catalogue that the driver calls `name`: one all of whose name's words are in it, as those of
 // "NVIDIA A100 40GB" are in "NVIDIA A100-SXM4-40GB". Null if there is none.
 const Card* find_card(const std::vector<Instance>& catalogue, std::string_view name);

@@ -1,7 +1,10 @@
 #include "forecast/instances/search_report.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -225,6 +228,61 @@ std::string refusal_text(const SearchResult& result, const SearchView& view) {
     text += fmt::format("  above --max_hours or --max_price: {}\n", format_count(num_over, "combination"));
   }
   return text.empty() ? "" : "does not fit\n" + text;
+}
+
+std::string search_text(const SearchResult& result, const SearchView& view, const RunSpec& spec,
+                        const ModelConfig& config, const std::string& commands) {
+  std::string text = table_text(result, view);
+  const std::string refusals = refusal_text(result, view);
+  const std::optional<size_t> best = best_of(result, view);
+  if (!best) return text + "\n" + refusals;
+  const Combination& combination = result.combinations[*best];
+  const Instance& instance = result.instances[combination.instance];
+  const int num_nodes = combination.layout.num_nodes;
+  text += fmt::format(
+      "\nbest     {} of {}: {} hours\n         {} USD on demand, about {} as spot{}\n",
+      format_count(num_nodes, "node"), instance.name, three_digits(combination.hours),
+      three_digits(combination.usd), three_digits(combination.spot_usd),
+      combination.kwh ? fmt::format(";\n         about {} kWh of processors", three_digits(*combination.kwh))
+                      : "");
+  text += fmt::format("time     {} s a step\n{}", three_digits(combination.time.step_s()),
+                      indented(step_time_text(combination.time)));
+  const MemoryPlan memory = memory_of(spec, config, result.job, instance, combination);
+  text += "memory\n" + indented(memory_table(memory, result.available_bytes(instance)));
+  text +=
+      num_nodes > 1 ? "run      on every node, with its node_rank and the address of the first\n" : "run\n";
+  text += indented(commands);
+  return refusals.empty() ? text : text + "\n" + refusals;
+}
+
+std::string why_nothing_fits(const SearchResult& result, const SearchView& view) {
+  if (best_of(result, view)) return "";
+  if (!result.combinations.empty()) {
+    const auto money = [&](const Combination& each) { return money_of(each, view); };
+    return fmt::format(
+        "no combination is within --max_hours and --max_price: the fastest takes {} hours, the cheapest {} "
+        "USD",
+        three_digits(std::ranges::min(result.combinations, {}, &Combination::hours).hours),
+        three_digits(money(std::ranges::min(result.combinations, {}, money))));
+  }
+  int64_t needed = INT64_MAX, there = 0;
+  std::set<std::string> reasons;
+  for (const Refusal& refusal : result.refusals) {
+    if (refusal.needed_bytes > 0) needed = std::min(needed, refusal.needed_bytes);
+    there = std::max(there, result.available_bytes(result.instances[refusal.instance]));
+    reasons.insert(refusal.why);
+  }
+  if (needed == INT64_MAX) {
+    return fmt::format(
+        "no instance type has a layout for the ranks asked for: {}: choose others with --nnodes and "
+        "--nproc_per_node, or raise --global_batch_size if rows are too few",
+        fmt::join(reasons, ", "));
+  }
+  return fmt::format(
+      "the run fits on no instance type: a {} needs at least {}, the largest has {}: {}, or "
+      "shorten --max_length",
+      result.is_on_cards ? "card" : "node", format_bytes(needed), format_bytes(there),
+      result.is_on_cards ? "use offload_param_device cpu" : "allow more with --max_nodes");
 }
 
 std::string search_json(const SearchResult& result, const SearchView& view, const std::string& command) {

@@ -34,6 +34,11 @@ std::optional<size_t> best_of(const SearchResult& result, const SearchView& view
 // Lines of at most 80 columns: the job and the table of combinations; what does not fit and why, or "".
 std::string table_text(const SearchResult& result, const SearchView& view);
 std::string refusal_text(const SearchResult& result, const SearchView& view);
+// All of it, and the time, money and memory of the best combination, which `commands` run.
+std::string search_text(const SearchResult& result, const SearchView& view, const RunSpec& spec,
+                        const ModelConfig& config, const std::string& commands);
+// Why nothing fits, or nothing within the limits of the view, in one line; "" if something does.
+std::string why_nothing_fits(const SearchResult& result, const SearchView& view);
 
 // All combinations and refusals; sizes in bytes, times in seconds or hours. `command` runs the best one.
 std::string search_json(const SearchResult& result, const SearchView& view, const std::string& command);

@@ -13,6 +13,7 @@
 #include "devices/planned_card.h"
 #include "devices/planned_cpu.h"
 #include "forecast/forecast.h"
+#include "forecast/instances/layout_flags.h"
 #include "forecast/instances/search_picture.h"
 #include "forecast/instances/search_report.h"
 
@@ -375,6 +376,36 @@ TEST_F(SearchTest, PictureIsWellFormedWithAPointForEachCombination) {
   instances_ = {instances_.front()};
   options_.max_nodes = 1;
   expect_well_formed(search_picture(search(), SearchView()));
+}
+
+TEST_F(SearchTest, TextEndsWithTheCommandsOrTheReason) {
+  const SearchResult result = search();
+  const std::string text = search_text(result, {}, spec_, config_, "tessera train\n");
+  EXPECT_THAT(text, testing::StartsWith(table_text(result, {}) + "\nbest     "));
+  EXPECT_THAT(text, HasSubstr("\n  tessera train\n"));
+  EXPECT_EQ(why_nothing_fits(result, {}), "");
+  SearchView cheap;
+  cheap.max_price = 1e-6;
+  EXPECT_THAT(search_text(result, cheap, spec_, config_, ""), testing::Not(HasSubstr("best")));
+  EXPECT_THAT(why_nothing_fits(result, cheap), HasSubstr("no combination is within --max_hours"));
+  instances_ = {instances_.front()};
+  instances_.front().memory_bytes = int64_t{64} << 20;
+  EXPECT_THAT(why_nothing_fits(search(), {}), HasSubstr("allow more with --max_nodes, or shorten"));
+}
+
+TEST(LaunchCommand, HasWhatWasGivenAndTheLayoutsFlags) {
+  RunLayout layout = {.num_nodes = 2, .local_world_size = 4, .zero_stage = 3, .micro_batch_rows = 2};
+  const std::string command =
+      launch_command(layout, 16, {{"model", {"my model"}}, {"zero_stage", {"1"}}}, "DIR");
+  EXPECT_EQ(command,
+            "tessera launch --nnodes 2 --node_rank 0 --rdzv_endpoint HOST0:29500 \\\n"
+            "    --nproc_per_node 4 train --model 'my model' --dataset FILE \\\n"
+            "    --output_dir DIR --per_device_train_batch_size 2 \\\n"
+            "    --gradient_accumulation_steps 1 --zero_stage 3\n");
+  layout = {.micro_batch_rows = 16};
+  EXPECT_EQ(launch_command(layout, 16, {{"config", {"run.yaml"}}}, "DIR"),
+            "tessera train --config run.yaml --per_device_train_batch_size 16 \\\n"
+            "    --gradient_accumulation_steps 1\n");
 }
 
 }  // namespace

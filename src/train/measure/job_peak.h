@@ -5,10 +5,10 @@
 #include <span>
 
 #include "comm/communicator.h"
+#include "devices/measure/training_peak.h"
 #include "platform/thread_pool.h"
 #include "report/observer.h"
 #include "tensor/dtype.h"
-#include "train/measure/training_peak.h"
 
 namespace tessera {
 

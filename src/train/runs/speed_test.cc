@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "devices/measure/training_peak.h"
 #include "kernels/dispatch.h"
 #include "support/train_test_support.h"
-#include "train/measure/training_peak.h"
 
 namespace tessera {
 namespace {

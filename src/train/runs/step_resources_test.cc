@@ -8,10 +8,10 @@
 #include <new>
 #include <utility>
 
+#include "devices/measure/training_peak.h"
 #include "resource_counter.h"
 #include "support/from_word.h"
 #include "support/train_test_support.h"
-#include "train/measure/training_peak.h"
 
 namespace tessera {
 namespace {

@@ -1,15 +1,13 @@
-// The machine of `tessera plan` and `tessera simulate`.
+// The machine that `tessera plan` and `tessera simulate` ask about: this one, an instance type, or one whose
+// rates a file states.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "base/flags.h"
 #include "forecast/forecast.h"
-#include "forecast/instances/catalogue.h"
 #include "forecast/time/measured_costs.h"
 #include "settings/run_settings.h"
 
@@ -24,6 +22,8 @@ struct PlanMachineFlags {
   std::optional<double> disk_gb_per_s;
   std::optional<double> tflops;
   std::optional<double> mfu;
+
+  bool name_this_machine() const { return machine.empty() || machine == "here"; }
 };
 
 struct PlanMachine {
@@ -32,10 +32,8 @@ struct PlanMachine {
   std::unique_ptr<MeasuredCosts> op_costs;  // of the cluster, if they are measured
 };
 
-// Measures this machine if it has to. Error(kUsage) for flags that contradict each other.
-PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& spec);
-
-// The catalogue in this file, "" = the shipped one.
-std::vector<Instance> plan_catalogue(const std::string& path);
+// Measures this machine if it has to. `threads_here`: those that a run starts on this machine, if it is
+// named. Error(kUsage) for flags that contradict each other.
+PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& spec, int64_t threads_here);
 
 }  // namespace tessera

@@ -1,30 +1,34 @@
-#include "cli/plan/plan_machine.h"
+#include "forecast/instances/planned_machine.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/model/loaded_model.h"
-#include "cli/run/threads.h"
+#include "devices/measure/training_peak.h"
 #include "devices/planned_card.h"
 #include "devices/planned_cpu.h"
+#include "forecast/instances/catalogue.h"
 #include "forecast/time/measured_network.h"
 #include "io/disk_rate.h"
 #include "io/file.h"
 #include "platform/memory_info.h"
 #include "platform/thread_pool.h"
 #include "settings/derived.h"
-#include "train/measure/training_peak.h"
 
 namespace tessera {
 namespace {
 
-constexpr double kDefaultNetworkGbps = 25;
-
-int64_t memory_of_this_machine() {
+// This machine with the network of many. Its speed is not known yet.
+PlanMachine machine_here(int64_t num_cores) {
   const MemoryInfo info = memory_info();
-  return std::min(info.total_bytes, info.cgroup_limit_bytes.value_or(info.total_bytes));
+  PlanMachine machine;
+  machine.num_cores = num_cores;
+  machine.cluster.network_gbps = 25;
+  machine.cluster.node_memory_bytes =
+      std::min(info.total_bytes, info.cgroup_limit_bytes.value_or(info.total_bytes));
+  machine.cluster.memory_is_of_this_machine = true;
+  return machine;
 }
 
 // nullopt without vector instructions.
@@ -42,53 +46,22 @@ double peak_of(const MachineRates& rates, DType dtype) {
          (dtype == DType::kBF16 ? rates.core_bf16_tflops : rates.core_f32_tflops);
 }
 
-PlanMachine this_machine(const PlanMachineFlags& flags, DType dtype, bool measures_peak) {
-  PlanMachine machine;
-  machine.num_cores = threads_for_products();
+PlanMachine this_processor(const PlanMachineFlags& flags, const RunSpec& spec, int64_t num_cores) {
+  const DType dtype = spec.precision.dtype;
+  PlanMachine machine = machine_here(num_cores);
+  ClusterShape& cluster = machine.cluster;
   std::optional<double> tflops = flags.tflops;
   if (flags.machine == "here") {
-    ThreadPool pool(machine.num_cores);
-    machine.cluster.rates = measured_rates(pool);
-    machine.cluster.rates_are_of_this_machine = true;
-  } else if (!tflops && measures_peak) {
-    tflops = measured_tflops(machine.num_cores, dtype);
-    machine.cluster.rates_are_of_this_machine = true;
+    ThreadPool pool(num_cores);
+    cluster.rates = measured_rates(pool);
+    cluster.rates_are_of_this_machine = true;
+  } else if (!tflops && spec.reporting.measure_peak) {
+    tflops = measured_tflops(num_cores, dtype);
+    cluster.rates_are_of_this_machine = true;
   }
-  if (tflops) machine.cluster.rates = rates_of_this_processor(*tflops, machine.num_cores, dtype);
-  if (flags.mfu && machine.cluster.rates) {
-    machine.cluster.rates =
-        rates_of_peak(peak_of(*machine.cluster.rates, dtype), machine.num_cores, *flags.mfu);
-  }
-  machine.cluster.network_gbps = kDefaultNetworkGbps;
-  machine.cluster.node_memory_bytes = memory_of_this_machine();
-  machine.cluster.memory_is_of_this_machine = true;
-  return machine;
-}
-
-// The machine of a file of rates has this machine's memory unless --memory says otherwise.
-PlanMachine machine_of_file(const std::string& path) {
-  PlanMachine machine;
-  const MachineRates rates = parse_rates(read_text_file(path), path);
-  machine.num_cores = rates.num_cores;
-  machine.cluster.rates = rates;
-  machine.cluster.ops = planned_cpu_ops(rates.packs_weights);
-  machine.cluster.network_gbps = rates.network_gbps;
-  machine.cluster.node_memory_bytes = memory_of_this_machine();
-  machine.cluster.memory_is_of_this_machine = true;
-  return machine;
-}
-
-// One card, with the host around it.
-PlanMachine machine_with_card(const Instance& instance, bool optimizer_is_on_host) {
-  if (instance.num_cards == 0) {
-    fail(ExitCode::kUsage, "--machine: {} has no NVIDIA card, which device cuda needs", instance.name);
-  }
-  PlanMachine machine;
-  machine.num_cores = instance.facts.num_cores;
-  machine.cluster.rates = rates_of_card(instance.card.facts, optimizer_is_on_host);
-  machine.cluster.ops = planned_card_ops(instance.card.name, instance.card.usable_bytes());
-  machine.cluster.network_gbps = instance.facts.network_gbps;
-  machine.cluster.node_memory_bytes = instance.usable_bytes();
+  if (tflops) cluster.rates = rates_of_this_processor(*tflops, num_cores, dtype);
+  if (flags.mfu && cluster.rates)
+    cluster.rates = rates_of_peak(peak_of(*cluster.rates, dtype), num_cores, *flags.mfu);
   return machine;
 }
 
@@ -99,68 +72,76 @@ std::string name_of_card(const OpsFactory& ops) {
 }
 
 // This machine, and the card that is here; times if the catalogue knows its kind.
-PlanMachine this_card(const PlanMachineFlags& flags, DeviceKind device, bool optimizer_is_on_host) {
-  PlanMachine machine;
-  machine.num_cores = threads_for_products();
+PlanMachine this_card(const PlanMachineFlags& flags, const RunSpec& spec, int64_t num_cores) {
+  PlanMachine machine = machine_here(num_cores);
   const std::vector<Instance> catalogue = plan_catalogue(flags.catalogue);
   std::string name;
   try {
-    machine.cluster.ops = ops_of_flag(device);
+    machine.cluster.ops = ops_factory(spec.machine.device);
     name = name_of_card(machine.cluster.ops);
   } catch (const Error& error) {
     fail(error.code(), "{}, or --machine NAME to plan for the card of an instance type", error.what());
   }
   if (const Card* card = find_card(catalogue, name)) {
-    machine.cluster.rates = rates_of_card(card->facts, optimizer_is_on_host);
+    machine.cluster.rates = rates_of_card(card->facts, spec.placement.optimizer_is_on_host());
   } else {
     log_info("the catalogue has no {}: no times", name);
   }
-  machine.cluster.network_gbps = kDefaultNetworkGbps;
-  machine.cluster.node_memory_bytes = memory_of_this_machine();
-  machine.cluster.memory_is_of_this_machine = true;
   return machine;
 }
 
-PlanMachine machine_of_instance(const std::string& name, const std::string& catalogue, DeviceKind device,
-                                bool optimizer_is_on_host) {
-  const std::vector<Instance> instances = plan_catalogue(catalogue);
-  const auto found = std::ranges::find(instances, name, &Instance::name);
+// Has this machine's memory unless --memory says otherwise.
+PlanMachine machine_of_file(const std::string& path) {
+  const MachineRates rates = parse_rates(read_text_file(path), path);
+  PlanMachine machine = machine_here(rates.num_cores);
+  machine.cluster.rates = rates;
+  machine.cluster.ops = planned_cpu_ops(rates.packs_weights);
+  machine.cluster.network_gbps = rates.network_gbps;
+  return machine;
+}
+
+// A run on a card uses one of its cards, with the host around it.
+PlanMachine machine_of_instance(const PlanMachineFlags& flags, const RunSpec& spec) {
+  const std::vector<Instance> instances = plan_catalogue(flags.catalogue);
+  const auto found = std::ranges::find(instances, flags.machine, &Instance::name);
   if (found == instances.end()) {
     fail(ExitCode::kUsage,
          "--machine: expected here, an instance type of the catalogue such as {}, or a .json file of rates, "
          "found '{}'",
-         instances.front().name, printable(name));
+         instances.front().name, printable(flags.machine));
   }
-  if (device != DeviceKind::kCpu) return machine_with_card(*found, optimizer_is_on_host);
   PlanMachine machine;
   machine.num_cores = found->facts.num_cores;
-  machine.cluster.rates = rates_of_instance(found->facts);
-  machine.cluster.ops = planned_cpu_ops(found->facts.amx);
   machine.cluster.network_gbps = found->facts.network_gbps;
   machine.cluster.node_memory_bytes = found->usable_bytes();
+  if (spec.machine.device == DeviceKind::kCpu) {
+    machine.cluster.rates = rates_of_instance(found->facts);
+    machine.cluster.ops = planned_cpu_ops(found->facts.amx);
+    return machine;
+  }
+  if (found->num_cards == 0)
+    fail(ExitCode::kUsage, "--machine: {} has no NVIDIA card, which device cuda needs", found->name);
+  machine.cluster.rates = rates_of_card(found->card.facts, spec.placement.optimizer_is_on_host());
+  machine.cluster.ops = planned_card_ops(found->card.name, found->card.usable_bytes());
   return machine;
 }
 
-PlanMachine machine_of_flag(const PlanMachineFlags& flags, const RunSpec& spec) {
-  const DeviceKind device = spec.machine.device;
-  const bool is_on_card = device != DeviceKind::kCpu;
-  const bool optimizer_is_on_host = spec.placement.optimizer_is_on_host();
-  if (flags.machine.empty() || flags.machine == "here")
-    return is_on_card ? this_card(flags, device, optimizer_is_on_host)
-                      : this_machine(flags, spec.precision.dtype, spec.reporting.measure_peak);
-  if (!flags.machine.ends_with(".json"))
-    return machine_of_instance(flags.machine, flags.catalogue, device, optimizer_is_on_host);
+PlanMachine machine_of_flag(const PlanMachineFlags& flags, const RunSpec& spec, int64_t threads_here) {
+  const bool is_on_card = spec.machine.device != DeviceKind::kCpu;
+  if (flags.name_this_machine())
+    return is_on_card ? this_card(flags, spec, threads_here) : this_processor(flags, spec, threads_here);
+  if (!flags.machine.ends_with(".json")) return machine_of_instance(flags, spec);
   if (is_on_card) {
     fail(ExitCode::kUsage,
          "--machine: a file of rates is of a processor: with --device {} give here or an instance type",
-         device);
+         spec.machine.device);
   }
   return machine_of_file(flags.machine);
 }
 
 }  // namespace
 
-PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& spec) {
+PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& spec, int64_t threads_here) {
   if (!flags.machine.empty() && (flags.tflops || flags.mfu)) {
     fail(ExitCode::kUsage, "--machine says how fast the machine is, and so does --{}: give one of the two",
          flags.tflops ? "tflops" : "mfu");
@@ -168,7 +149,7 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& spec) {
   if (!flags.network.empty() && flags.network_gbps) {
     fail(ExitCode::kUsage, "--network says how fast the network is, and so does --network_gbps: give one");
   }
-  PlanMachine machine = machine_of_flag(flags, spec);
+  PlanMachine machine = machine_of_flag(flags, spec, threads_here);
   if (flags.memory_bytes) {
     machine.cluster.node_memory_bytes = *flags.memory_bytes;
     machine.cluster.memory_is_of_this_machine = false;
@@ -201,10 +182,6 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const RunSpec& spec) {
     machine.cluster.op_costs = machine.op_costs.get();
   }
   return machine;
-}
-
-std::vector<Instance> plan_catalogue(const std::string& path) {
-  return path.empty() ? shipped_catalogue() : read_catalogue(path);
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-#include "train/measure/training_peak.h"
+#include "devices/measure/training_peak.h"
 
 #include <algorithm>
 #include <array>

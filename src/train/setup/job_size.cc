@@ -1,30 +1,16 @@
-#include "cli/plan/plan_job.h"
+#include "train/setup/job_size.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/run/threads.h"
-#include "cli/terminal/terminal.h"
 #include "comm/communicator.h"
-#include "platform/thread_pool.h"
 #include "train/setup/run_planning.h"
 #include "train/setup/training_data.h"
 
 namespace tessera {
 namespace {
-
-class ReadingStatus : public TrainObserver {
- public:
-  void on_progress(const std::string& what, double fraction) override {
-    status_.show(fmt::format("{}: {:.0f} %", what, 100 * fraction));
-  }
-
- private:
-  StatusLine status_;
-};
 
 JobSize job_of_tokens(int64_t num_tokens, int64_t step_rows, int64_t row_tokens) {
   JobSize job;
@@ -43,17 +29,16 @@ JobSize job_of_steps(int64_t num_steps, int64_t step_rows, int64_t row_tokens) {
   return job;
 }
 
-JobSize job_of_dataset(RunSpec spec, const ModelConfig& config, int64_t world_size, int64_t row_limit) {
+JobSize job_of_dataset(RunSpec spec, const ModelConfig& config, int64_t world_size, int64_t row_limit,
+                       int64_t num_threads, TrainObserver& observer) {
   if (needs_tokenizer(spec.data.dataset) && tokenizer_folder(spec.model).empty()) {
     fail(ExitCode::kUsage,
          "--dataset: counting its tokens needs a tokenizer: give --tokenizer DIR with --preset");
   }
   spec.evaluation.strategy = IntervalStrategy::kNo;  // what is evaluated is not read
   spec.evaluation.on_start = false;
-  ThreadPool pool(threads_for_pool(spec.machine.num_threads));
-  const std::unique_ptr<Communicator> comm = Communicator::open(World(), CommOptions());
-  ReadingStatus status;
-  const TrainingData data = open_training_data(spec, config, pool, *comm, status, false);
+  ThreadPool pool(num_threads);
+  const TrainingData data = open_training_data(spec, config, pool, single_process(), observer, false);
   BatchPlanOptions options = spec.batch_options(world_size);
   const int64_t step_rows = global_batch_rows(options);
   if (data.train.supply() != nullptr) return job_of_steps(spec.batch.max_steps, step_rows, row_limit);
@@ -83,7 +68,8 @@ JobSize job_of_dataset(RunSpec spec, const ModelConfig& config, int64_t world_si
 }  // namespace
 
 std::optional<JobSize> job_size(const RunSpec& spec, const ModelConfig& config, int64_t world_size,
-                                std::optional<int64_t> num_tokens) {
+                                std::optional<int64_t> num_tokens, int64_t num_threads,
+                                TrainObserver& observer) {
   const int64_t row_limit = spec.data.row_limit(config.max_position_embeddings);
   const int64_t step_rows = global_batch_rows(spec.batch_options(world_size));
   if (num_tokens) {
@@ -91,7 +77,8 @@ std::optional<JobSize> job_size(const RunSpec& spec, const ModelConfig& config, 
     job.origin = fmt::format("--tokens, rows of {}", format_count(row_limit));
     return job;
   }
-  if (!spec.data.dataset.empty()) return job_of_dataset(spec, config, world_size, row_limit);
+  if (!spec.data.dataset.empty())
+    return job_of_dataset(spec, config, world_size, row_limit, num_threads, observer);
   if (spec.batch.max_steps > 0) return job_of_steps(spec.batch.max_steps, step_rows, row_limit);
   return std::nullopt;
 }
