@@ -56,4 +56,20 @@ void initialize_parameter(const Parameter& parameter, double initializer_range, 
   }
 }
 
+void initialize_elements(const ParameterLayout& layout, const ModelConfig& config, uint64_t seed,
+                         int64_t begin, std::span<float> values) {
+  std::ranges::fill(values, 0.0f);
+  const int64_t end = begin + std::ssize(values);
+  for (const Parameter& each : layout.parameters()) {
+    const int64_t first = std::max(begin, each.offset), last = std::min(end, each.offset + each.num_elements);
+    if (first >= last) continue;
+    initialize_parameter(each, config.initializer_range, seed, first - each.offset,
+                         TensorView(values.data() + (first - begin), DType::kF32, Shape({last - first})));
+  }
+  if (!config.pad_token_id) return;
+  const int64_t padding_row = *config.pad_token_id * config.hidden_size;  // the embedding comes first
+  for (int64_t i = std::max(begin, padding_row); i < std::min(end, padding_row + config.hidden_size); ++i)
+    values[static_cast<size_t>(i - begin)] = 0;
+}
+
 }  // namespace tessera

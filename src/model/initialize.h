@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "formats/huggingface/model_config.h"
 #include "model/parameters.h"
 #include "tensor/tensor_view.h"
 
@@ -12,5 +14,10 @@ namespace tessera {
 // with a = sqrt(5), and B zero. An element's value depends only on seed, tensor name and position.
 void initialize_parameter(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
                           TensorView destination);
+
+// The same of the flat elements [begin, begin + values.size()) of a model; zeros in the gaps between
+// parameters and, as Hugging Face does, in the embedding of the padding token.
+void initialize_elements(const ParameterLayout& layout, const ModelConfig& config, uint64_t seed,
+                         int64_t begin, std::span<float> values);
 
 }  // namespace tessera

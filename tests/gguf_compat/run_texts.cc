@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/model/loaded_model.h"
+#include "inference/loaded_model.h"
 #include "model/llama/generator.h"
 #include "ops/cpu_ops.h"
 #include "tokenizer/tokenizer.h"
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
     const int num_new = std::stoi(argv[2]);
     const tessera::Tokenizer tokenizer = tessera::Tokenizer::open(argv[1]);
     tessera::ThreadPool pool(1);
-    tessera::LoadedModel loaded(argv[1], "", tessera::DType::kF32, tessera::make_cpu_ops, pool);
+    tessera::LoadedModel loaded({argv[1], "", ""}, tessera::DType::kF32, tessera::make_cpu_ops, pool);
     tessera::Generator generator(loaded.model(), kCapacity);
     for (std::string line; std::getline(std::cin, line);) {
       const std::vector<int32_t> ids = tokenizer.encode(nlohmann::json::parse(line).get<std::string>());

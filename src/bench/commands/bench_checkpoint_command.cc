@@ -23,7 +23,7 @@
 #include "bench/measure.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
-#include "cli/model/loaded_model.h"
+#include "cli/model/model_output.h"
 #include "cli/run/threads.h"
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"

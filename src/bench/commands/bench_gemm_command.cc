@@ -1,7 +1,6 @@
 #include "base/text.h"
 #include "bench/commands/bench_command.h"
 #include "bench/kernels/gemm_bench.h"
-#include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "devices/make_ops.h"
 #include "settings/choices.h"

@@ -2,7 +2,6 @@
 
 #include "bench/commands/bench_command.h"
 #include "bench/step/train_step_bench.h"
-#include "cli/model/loaded_model.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "kernels/gemm/onednn_products.h"
@@ -98,7 +97,7 @@ class BenchTrainStepCommand : public BenchCommand {
       if (gradient_checkpointing_ && *gradient_checkpointing_ != checkpointing) continue;
       options_.gradient_checkpointing = checkpointing;
       StepDevice on;
-      if (is_on_device()) on.make = ops_of_flag(device());
+      if (is_on_device()) on.make = ops_factory(device());
       const TrainStepLine line =
           run_train_step(options_, measure_options(), other ? &*other : nullptr, pool, on);
       write_output(json() ? train_step_json(line, pool.num_threads()) : train_step_table(line));

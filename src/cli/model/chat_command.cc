@@ -5,24 +5,16 @@
 #include <optional>
 #include <unordered_set>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/command.h"
-#include "cli/model/adapter_folders.h"
-#include "cli/model/loaded_model.h"
+#include "cli/model/model_command.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/terminal.h"
 #include "data/chat/chat_template.h"
 #include "data/chat/messages.h"
-#include "formats/file_kind.h"
-#include "model/llama/generator.h"
-#include "model/sampling.h"
-#include "settings/choices.h"
-#include "settings/compat/compat_flags.h"
-#include "tokenizer/tokenizer.h"
+#include "inference/text_generator.h"
 
 namespace tessera {
 namespace {
@@ -65,7 +57,7 @@ class LineReader {
   size_t searched_ = 0;  // bytes of it that hold no line break
 };
 
-class ChatCommand : public Command {
+class ChatCommand : public ModelCommand {
  public:
   std::string name() const override { return "chat"; }
 
@@ -75,58 +67,39 @@ class ChatCommand : public Command {
     declare(table, "chat_template", &chat_template_);
     declare(table, "max_new_tokens", &max_new_tokens_);
     declare(table, "context_length", &context_length_);
-    declare(table, "temperature", &sampling_.temperature);
-    declare(table, "top_k", &sampling_.top_k);
-    declare(table, "top_p", &sampling_.top_p);
+    declare_sampling(table);
     declare(table, "seed", &seed_);
-    declare(table, "adapter", &adapter_);
-    declare(table, "dtype", &dtype_, kTrainingDTypeWords);
-    declare(table, "device", &device_);
-    table->add_foreign_names(compat_hints("inference_hints"));
+    declare_model(table);
   }
 
   void run(FlagTable*) override {
-    if (!(sampling_.top_p > 0 && sampling_.top_p <= 1))
-      fail(ExitCode::kUsage, "--top_p: expected above 0, at most 1, found {}", sampling_.top_p);
-    check_is_model_folder(model_);
-    const std::string folder = tokenizer_folder_of(model_, adapter_);
-    const Tokenizer tokenizer = Tokenizer::open(folder);
-    const ChatTemplate chat_template = ChatTemplate::load(folder, tokenizer, {chat_template_, ""});
+    const SamplingOptions options = sampling();
+    const ModelFolders parts = folders();
+    const Tokenizer tokenizer = Tokenizer::open(parts.tokenizer);
+    const ChatTemplate chat_template = ChatTemplate::load(parts.tokenizer, tokenizer, {chat_template_, ""});
     ThreadPool pool(threads_for_products());
-    LoadedModel loaded(
-        model_, adapter_, dtype_, ops_of_flag(device_), pool, [&](const TrainableModel& model) {
-          const int64_t capacity = capacity_of(model.config());
-          return LoadedModel::Use{Generator::memory_bytes(model, capacity),
-                                  fmt::format("the key-value cache and buffers for {} (--context_length)",
-                                              count_of(capacity, "token"))};
-        });
-    check_vocabulary(tokenizer, loaded.config(), model_);
-    Generator generator(loaded.model(), capacity_of(loaded.config()));
-    const std::unordered_set<int64_t> ends = ends_of(loaded, tokenizer, chat_template);
-    talk(tokenizer, chat_template, ends, capacity_of(loaded.config()), &generator);
-  }
-
- private:
-  int64_t capacity_of(const ModelConfig& config) const {
-    return std::min(context_length_, config.max_position_embeddings);
-  }
-
-  static std::unordered_set<int64_t> ends_of(const LoadedModel& loaded, const Tokenizer& tokenizer,
-                                             const ChatTemplate& chat_template) {
+    const auto capacity_of = [&](const ModelConfig& config) {
+      return std::min(context_length_, config.max_position_embeddings);
+    };
+    LoadedModel loaded =
+        load_for_texts(parts, tokenizer, pool, single_process(), capacity_of, "context_length");
     std::unordered_set<int64_t> ends = loaded.end_ids();
     if (tokenizer.eos_id()) ends.insert(*tokenizer.eos_id());
     if (const std::optional<int32_t> end = chat_template.end_of_answer(tokenizer)) ends.insert(*end);
-    return ends;
+    const int64_t capacity = capacity_of(loaded.config());
+    TextGenerator generator(tokenizer, loaded.model(), capacity, options, ends);
+    talk(tokenizer, chat_template, capacity, &generator);
   }
 
+ private:
   ChatExample new_conversation() const {
     ChatExample chat;
     if (!system_.empty()) add_message("system", system_, &chat.messages);
     return chat;
   }
 
-  void talk(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
-            const std::unordered_set<int64_t>& ends, int64_t capacity, Generator* generator) {
+  void talk(const Tokenizer& tokenizer, const ChatTemplate& chat_template, int64_t capacity,
+            TextGenerator* generator) {
     const InterruptFlag interrupt;
     const bool has_prompt = ::isatty(STDIN_FILENO) == 1;
     if (has_prompt) log_info("Ctrl-C stops an answer; Ctrl-D ends the conversation, /reset begins a new one");
@@ -157,67 +130,24 @@ class ChatCommand : public Command {
         chat.messages.pop_back();
         continue;
       }
-      add_message("assistant", write_answer(tokenizer, ends, capacity, std::move(ids), generator),
-                  &chat.messages);
+      InterruptFlag::take();
+      const Continuation answer = generator->continue_text(
+          std::move(ids), max_new_tokens_,
+          [](const std::string& piece) {
+            write_result(piece);
+            flush_output();
+          },
+          InterruptFlag::take);
+      write_output(answer.has_ended ? "\n" : " ...\n");
+      add_message("assistant", answer.text, &chat.messages);
     }
     if (has_prompt) write_output("\n");
   }
 
-  // Writes the answer to the prompt `ids` as it comes, and returns it.
-  std::string write_answer(const Tokenizer& tokenizer, const std::unordered_set<int64_t>& ends,
-                           int64_t capacity, std::vector<int32_t> ids, Generator* generator) {
-    InterruptFlag::take();
-    SamplingOptions sampling = sampling_;
-    sampling.seed = static_cast<uint64_t>(seed_);
-    StreamDecoder decoder(tokenizer);
-    std::vector<float> scratch;
-    std::string answer;
-    const auto write = [&](const std::string& piece) {
-      answer += piece;
-      write_result(piece);
-      flush_output();
-    };
-    std::span<const float> logits = feed_from_common_prefix(ids, generator);
-    bool is_complete = false;
-    for (int64_t num_new = 0; num_new < max_new_tokens_ && !InterruptFlag::take(); ++num_new) {
-      const int32_t id = sample_token(logits, ids, sampling, num_sampled_++, &scratch);
-      is_complete = ends.contains(id);
-      if (is_complete) break;
-      ids.push_back(id);
-      write(decoder.push(id));
-      if (generator->length() == capacity) break;
-      logits = generator->feed(std::span(&ids.back(), 1));
-      fed_.push_back(id);
-    }
-    write(decoder.finish());
-    write_output(is_complete ? "\n" : " ...\n");
-    return answer;
-  }
-
-  // The cache keeps what both conversations begin with, if that is all it holds.
-  std::span<const float> feed_from_common_prefix(const std::vector<int32_t>& ids, Generator* generator) {
-    const bool continues = fed_.size() < ids.size() && std::equal(fed_.begin(), fed_.end(), ids.begin());
-    if (!continues) {
-      generator->reset();
-      fed_.clear();
-    }
-    const std::span<const int32_t> rest = std::span(ids).subspan(fed_.size());
-    fed_ = ids;
-    return generator->feed(rest);
-  }
-
-  std::string model_;
-  std::string adapter_;
   std::string system_;
   std::string chat_template_;
   int64_t max_new_tokens_ = 1024;
   int64_t context_length_ = 4096;
-  SamplingOptions sampling_;
-  int64_t seed_ = 42;
-  DType dtype_ = DType::kBF16;
-  DeviceKind device_ = DeviceKind::kCpu;
-  std::vector<int32_t> fed_;  // what is in the generator's cache
-  uint64_t num_sampled_ = 0;
 };
 
 }  // namespace

@@ -6,14 +6,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/command.h"
-#include "cli/model/adapter_folders.h"
-#include "cli/model/loaded_model.h"
+#include "cli/model/model_command.h"
 #include "cli/run/rank.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "data/dataset.h"
-#include "settings/choices.h"
 #include "settings/compat/compat_flags.h"
 #include "settings/derived.h"
 #include "settings/fields/fields.h"
@@ -26,7 +23,7 @@
 namespace tessera {
 namespace {
 
-class EvalCommand : public Command {
+class EvalCommand : public ModelCommand {
  public:
   std::string name() const override { return "eval"; }
 
@@ -48,12 +45,9 @@ class EvalCommand : public Command {
     add_field(table, "packing_cross_document_attention", &joined_);
     declare_compat_flag(table, "truncation_mode");
     declare(table, "per_device_eval_batch_size", &batch_size_);
-    declare(table, "adapter", &adapter_);
-    declare(table, "dtype", &dtype_, kTrainingDTypeWords);
-    declare(table, "device", &device_);
+    declare_model(table);
     declare(table, "cache_dir", &cache_dir_);
     declare(table, "json", &json_);
-    table->add_foreign_names(compat_hints("inference_hints"));
   }
 
   void run(FlagTable*) override {
@@ -72,7 +66,7 @@ class EvalCommand : public Command {
       return;
     }
     run_as_rank(world, {}, [&](Communicator& comm) {
-      comm.check_same_settings(settings_of_the_job());
+      comm.check_same_settings(settings_of_the_job(settings_of_the_data()));
       const Results results = evaluate_on(comm);
       if (world.rank == 0) report(results);
     });
@@ -84,10 +78,9 @@ class EvalCommand : public Command {
     std::optional<ChoiceResult> choices;
   };
 
-  // What determines the result, apart from the contents of files.
-  std::map<std::string, std::string> settings_of_the_job() const {
+  // What determines the result, apart from the model and the contents of files.
+  std::map<std::string, std::string> settings_of_the_data() const {
     std::map<std::string, std::string> settings = {
-        {"version of tessera", TESSERA_VERSION},
         {"dataset", dataset_.empty() ? "none" : "given"},
         {"choices", choices_files_.empty() ? "none" : "given"},
         {"max_length", max_length_ ? std::to_string(*max_length_) : "of the model"},
@@ -95,9 +88,7 @@ class EvalCommand : public Command {
         {"packing", packing_ ? "true" : "false"},
         {"packing_strategy", std::string(word_of(packing_strategy_))},
         {"packing_cross_document_attention", joined_ ? "true" : "false"},
-        {"per_device_eval_batch_size", std::to_string(batch_size_)},
-        {"dtype", std::string(word_of(kTrainingDTypeWords, dtype_))},
-        {"device", std::string(word_of(device_))}};
+        {"per_device_eval_batch_size", std::to_string(batch_size_)}};
     FlagTable table;
     DataArguments data = data_;
     declare_data_flags(&table, &data);
@@ -109,7 +100,9 @@ class EvalCommand : public Command {
   Results evaluate_on(Communicator& comm) {
     const bool is_first = comm.world().rank == 0;
     ThreadPool pool(threads_for_products());
-    LoadedModel loaded(model_, adapter_, dtype_, ops_of_flag(device_), pool, {}, comm);
+    const ModelFolders parts = folders();
+    if (tokenizer_.empty()) tokenizer_ = parts.tokenizer.native();
+    LoadedModel loaded = load(parts, pool, comm);
     std::optional<Dataset> dataset;
     std::optional<ChoiceSet> choices;
     if (!dataset_.empty()) {
@@ -134,7 +127,7 @@ class EvalCommand : public Command {
       limits.max_tokens = std::max(limits.max_tokens, part.max_tokens);
       limits.max_sequence_length = std::max(limits.max_sequence_length, part.max_sequence_length);
     }
-    reserve(loaded.model(), limits, comm);
+    loaded.reserve_for_evaluation(limits, comm);
     StatusLine status;
     const auto progress = [&](double fraction) {
       if (is_first) status.show(fmt::format("evaluating: {:.0f} %", 100 * fraction));
@@ -151,12 +144,8 @@ class EvalCommand : public Command {
     return results;
   }
 
-  std::string folder_of_tokenizer() const {
-    return tokenizer_.empty() ? tokenizer_folder_of(model_, adapter_) : tokenizer_;
-  }
-
   ChoiceSet open_choices(const ModelConfig& config) const {
-    const Tokenizer tokenizer = Tokenizer::open(folder_of_tokenizer());
+    const Tokenizer tokenizer = Tokenizer::open(tokenizer_);
     const int64_t max_length = max_length_.value_or(config.max_position_embeddings);
     ChoiceSet choices =
         ChoiceSet::open(choices_files_, tokenizer, data_.add_special_tokens, max_length, config.vocab_size);
@@ -164,26 +153,8 @@ class EvalCommand : public Command {
     return choices;
   }
 
-  // Reserves memory for activations and, if there is room, for packed weights.
-  static void reserve(TrainableModel& model, ActivationLimits limits, Communicator& comm) {
-    const int64_t free_bytes = free_bytes_of(model.device()) / comm.node().size();
-    comm.node().barrier({"free memory"});  // before any rank allocates
-    limits.pack_weights = true;
-    limits.pack_weights = model.activation_bytes(limits).total() <= free_bytes;
-    const int64_t needed = model.activation_bytes(limits).total();
-    if (needed > free_bytes) {
-      fail(ExitCode::kBadConfig,
-           "activations take {} for {} at once, but only {} of memory are free{}; lower "
-           "--per_device_eval_batch_size or --max_length",
-           format_bytes(needed), format_count(limits.max_tokens, "token"), format_bytes(free_bytes),
-           comm.node().size() == 1 ? "" : " for each rank");
-    }
-    model.reserve(limits);
-  }
-
   Dataset open_dataset(const ModelConfig& config, ThreadPool& pool, bool shows_progress) {
-    const std::string folder = folder_of_tokenizer();
-    DatasetOptions options = dataset_options(data_, dataset_, folder);
+    DatasetOptions options = dataset_options(data_, dataset_, tokenizer_);
     use_evaluation_splits(&options);
     options.max_length = max_length_.value_or(default_row_limit(config.max_position_embeddings));
     options.allow_truncation = allow_truncation_;
@@ -195,7 +166,7 @@ class EvalCommand : public Command {
       if (shows_progress) status.show(fmt::format("reading data: {:.0f} %", 100 * fraction));
     };
     if (!needs_tokenizer(dataset_)) return Dataset::open(options, nullptr, config.vocab_size, pool, progress);
-    const std::optional<Tokenizer> tokenizer = Tokenizer::open_if_any(folder);
+    const std::optional<Tokenizer> tokenizer = Tokenizer::open_if_any(tokenizer_);
     return Dataset::open(options, tokenizer ? &*tokenizer : nullptr, config.vocab_size, pool, progress);
   }
 
@@ -262,9 +233,7 @@ class EvalCommand : public Command {
     print("{} {}\n", text, question.likeliest == question.answer ? "right" : "wrong");
   }
 
-  std::string model_;
-  std::string adapter_;
-  std::string tokenizer_;
+  std::string tokenizer_;  // its folder: the model's unless it is given
   std::vector<std::string> dataset_;
   DataArguments data_;
   bool allow_truncation_ = false;
@@ -274,8 +243,6 @@ class EvalCommand : public Command {
   PackingStrategy packing_strategy_ = PackingStrategy::kAuto;
   bool joined_ = false;
   int64_t batch_size_ = 8;
-  DType dtype_ = DType::kBF16;
-  DeviceKind device_ = DeviceKind::kCpu;
   std::string cache_dir_;
   bool json_ = false;
 };

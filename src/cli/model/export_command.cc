@@ -1,28 +1,22 @@
-#include <algorithm>
 #include <filesystem>
-#include <span>
 #include <system_error>
 #include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/command.h"
-#include "cli/model/adapter_folders.h"
-#include "cli/model/loaded_model.h"
-#include "cli/model/model_card.h"
-#include "cli/model/modelfile.h"
-#include "cli/model/output_folder.h"
+#include "cli/model/model_command.h"
+#include "cli/model/model_output.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "data/chat/modelfile.h"
 #include "formats/file_kind.h"
-#include "formats/huggingface/model_config.h"
+#include "formats/huggingface/model_card.h"
 #include "io/file.h"
 #include "settings/choices.h"
 #include "settings/compat/compat_flags.h"
 #include "tokenizer/gguf_vocabulary.h"
 #include "weights/export_gguf.h"
-#include "weights/merge_models.h"
 #include "weights/merged_adapters.h"
 
 namespace tessera {
@@ -43,13 +37,13 @@ class ExportCommand : public Command {
   void declare_flags(FlagTable* table) override {
     declare(table, "model", &model_);
     declare(table, "format", &format_, kFormats);
-    declare(table, "output", &output_);
-    declare(table, "overwrite", &overwrite_);
-    declare(table, "adapter", &adapters_);
+    declare(table, "output", &output_.folder);
+    declare(table, "overwrite", &output_.overwrite);
+    declare(table, "adapter", &output_.adapters);
     declare(table, "type", &type_, kGgufTypes);
     declare(table, "model_name", &model_name_);
-    declare(table, "dtype", &dtype_, kSavedDTypeWords);
-    declare_size(table, "max_shard_size", &max_shard_bytes_, "2GB");
+    declare(table, "dtype", &output_.dtype, kSavedDTypeWords);
+    declare_size(table, "max_shard_size", &output_.max_shard_bytes, "2GB");
     table->add_foreign_names(compat_hints("inference_hints"));
   }
 
@@ -57,20 +51,16 @@ class ExportCommand : public Command {
     check_flags(*table);
     check_is_model_folder(model_);
     const std::string folder = model_;
-    adapters_ = adapter_folders(adapters_);
+    output_.adapters = adapter_folders(output_.adapters);
     if (is_adapter_folder(model_)) {
-      adapters_.insert(adapters_.begin(), model_);
+      output_.adapters.insert(output_.adapters.begin(), model_);
       model_ = base_model_of(model_);
     }
     if (model_name_.empty()) model_name_ = gguf_name_of(folder);
-    check_output(output_, overwrite_, model_);
-    for (const std::string& adapter : adapters_) check_output(output_, overwrite_, adapter);
-    ThreadPool pool(threads_for_pool(0));
-    if (format_ != ExportFormat::kFolder) {
-      write_gguf(pool);
-    } else {
-      write_folder(pool);
-    }
+    output_.check({model_});
+    if (format_ != ExportFormat::kFolder) return write_gguf();
+    const DType dtype = output_.write({model_}, {.weights = {1.0}});
+    print("{}: weights as {}\n", output_.folder, dtype_name(dtype));
   }
 
  private:
@@ -89,19 +79,19 @@ class ExportCommand : public Command {
     }
   }
 
-  void write_gguf(ThreadPool& pool) const {
+  void write_gguf() const {
     std::error_code error;
-    const fs::path output = output_;
+    const fs::path output = output_.folder;
     const bool writes_folder = format_ == ExportFormat::kOllama && output.extension() != ".gguf";
     if (!writes_folder && (fs::is_directory(output, error) || !output.has_filename()))
-      fail(ExitCode::kUsage, "--output {}: is a folder; name the file to write in it", output_);
+      fail(ExitCode::kUsage, "--output {}: is a folder; name the file to write in it", output_.folder);
     const fs::path gguf = writes_folder ? output / "model.gguf" : output;
     const fs::path modelfile = gguf.parent_path() / "Modelfile";
-    if (format_ == ExportFormat::kOllama) check_output(modelfile.native(), overwrite_, model_);
+    if (format_ == ExportFormat::kOllama) output_.check(modelfile.native(), {model_});
     const ModelConfig config = read_model_config(model_);
     StatusLine status;
     GgufExportOptions options = {.type = type_};
-    options.adapters.assign(adapters_.begin(), adapters_.end());
+    options.adapters.assign(output_.adapters.begin(), output_.adapters.end());
     const fs::path tokenizer = tokenizer_source(model_, options.adapters);
     std::vector<int64_t> ends =
         generation_end_ids(generation_config_source(model_, options.adapters).parent_path());
@@ -115,6 +105,7 @@ class ExportCommand : public Command {
                               progress.bytes_per_second() * 1e-9));
     };
     if (writes_folder) create_folder(output);
+    ThreadPool pool(threads_for_pool(0));
     export_gguf(model_, config, options, gguf, pool);
     status.clear();
     print("{}: {} as {}\n", gguf.native(), format_bytes(static_cast<int64_t>(fs::file_size(gguf, error))),
@@ -127,29 +118,11 @@ class ExportCommand : public Command {
     print("{}: ollama create NAME -f {}\n", modelfile.native(), modelfile.native());
   }
 
-  void write_folder(ThreadPool& pool) const {
-    StatusLine status;
-    MergeOptions options = {.weights = {1.0}};
-    options.save_dtype = dtype_ ? *dtype_ : weights_dtype(model_);
-    options.max_shard_bytes = max_shard_bytes_.value_or(options.max_shard_bytes);
-    options.adapters.assign(adapters_.begin(), adapters_.end());
-    options.progress = [&](double fraction) {
-      status.show(fmt::format("writing {}: {:.0f} %", output_, 100 * fraction));
-    };
-    merge_models({model_}, options, output_, pool);
-    status.clear();
-    print("{}: weights as {}\n", output_, dtype_name(options.save_dtype));
-  }
-
   std::string model_;
-  std::vector<std::string> adapters_;
   ExportFormat format_ = ExportFormat::kGguf;
-  std::string output_;
-  bool overwrite_ = false;
+  ModelOutput output_;
   GgmlType type_ = GgmlType::kBF16;
   std::string model_name_;
-  std::optional<DType> dtype_;
-  std::optional<int64_t> max_shard_bytes_ = 5'000'000'000;
 };
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <sstream>
 #include <unordered_set>
 
@@ -9,27 +7,20 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/command.h"
 #include "cli/data/text_input.h"
-#include "cli/model/adapter_folders.h"
-#include "cli/model/loaded_model.h"
+#include "cli/model/model_command.h"
 #include "cli/run/rank.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "formats/byte_order_mark.h"
-#include "formats/file_kind.h"
 #include "formats/json.h"
+#include "inference/text_generator.h"
 #include "io/file.h"
-#include "model/llama/generator.h"
-#include "model/sampling.h"
-#include "settings/choices.h"
-#include "settings/compat/compat_flags.h"
-#include "tokenizer/tokenizer.h"
 
 namespace tessera {
 namespace {
 
-class GenerateCommand : public Command {
+class GenerateCommand : public ModelCommand {
  public:
   std::string name() const override { return "generate"; }
 
@@ -40,17 +31,12 @@ class GenerateCommand : public Command {
     declare(table, "prompt", &prompt_);
     declare(table, "prompts", &prompts_);
     declare(table, "max_new_tokens", &max_new_tokens_);
-    declare(table, "temperature", &sampling_.temperature);
-    declare(table, "top_k", &sampling_.top_k);
-    declare(table, "top_p", &sampling_.top_p);
+    declare_sampling(table);
     declare(table, "repetition_penalty", &sampling_.repetition_penalty);
     declare(table, "seed", &seed_);
     declare(table, "ignore_eos", &ignore_eos_);
     declare(table, "echo", &echo_);
-    declare(table, "adapter", &adapter_);
-    declare(table, "dtype", &dtype_, kTrainingDTypeWords);
-    declare(table, "device", &device_);
-    table->add_foreign_names(compat_hints("inference_hints"));
+    declare_model(table);
   }
 
   void run(FlagTable* table) override {
@@ -66,13 +52,10 @@ class GenerateCommand : public Command {
            "--prompt -: ranks have no standard input; put the prompt into a --prompts file");
     }
     run_as_rank(*world, {}, [&](Communicator& comm) {
-      comm.check_same_settings({{"version of tessera", TESSERA_VERSION},
-                                {"prompts", prompts_.empty() ? "no" : "yes"},
-                                {"dtype", std::string(word_of(kTrainingDTypeWords, dtype_))},
-                                {"device", std::string(word_of(device_))},
-                                {"max_new_tokens", std::to_string(max_new_tokens_)},
-                                {"temperature", fmt::format("{}", sampling_.temperature)},
-                                {"seed", std::to_string(seed_)}});
+      comm.check_same_settings(settings_of_the_job({{"prompts", prompts_.empty() ? "no" : "yes"},
+                                                    {"max_new_tokens", std::to_string(max_new_tokens_)},
+                                                    {"temperature", fmt::format("{}", sampling_.temperature)},
+                                                    {"seed", std::to_string(seed_)}}));
       generate_on(comm);
     });
   }
@@ -84,13 +67,7 @@ class GenerateCommand : public Command {
            prompt_given_ ? "--prompt and --prompts: give one of them"
                          : "missing --prompt TEXT or --prompts FILE; see --help");
     }
-    if (!(sampling_.top_p > 0 && sampling_.top_p <= 1)) {
-      fail(ExitCode::kUsage, "--top_p: expected above 0, at most 1, found {}", sampling_.top_p);
-    }
-    if (!(sampling_.repetition_penalty > 0)) {
-      fail(ExitCode::kUsage, "--repetition_penalty: expected above 0, found {}",
-           sampling_.repetition_penalty);
-    }
+    sampling();  // refuses what makes no sense
   }
 
   // Tokens of prompt and continuation.
@@ -130,26 +107,14 @@ class GenerateCommand : public Command {
     return fmt::format("{}: prompt {} ('{}')", prompts_, number + 1, printable(prompts[number], kMaxChars));
   }
 
-  // The same text on every rank: that of `root`, of any length.
-  static std::string text_of_rank(std::string text, int root, Communicator& comm) {
-    const OpLabel label = {"generated text"};
-    text.resize(comm.broadcast(text.size(), root, label));
-    comm.broadcast_bytes(std::as_writable_bytes(std::span(text)), root, label);
-    return text;
-  }
-
   // Collective: the ranks of a node share the weights. One prompt is continued by rank 0, several in turn.
   void generate_on(Communicator& comm) {
     const bool is_first = comm.world().rank == 0;
     ThreadPool pool(threads_for_products());
-    check_is_model_folder(model_);
-    const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder_of(model_, adapter_));
-    std::vector<std::string> prompts;
-    if (prompts_.empty()) {
-      prompts = {prompt_ == "-" ? read_input("-") : prompt_};
-    } else {
-      prompts = read_prompts();
-    }
+    const ModelFolders parts = folders();
+    const Tokenizer tokenizer = Tokenizer::open(parts.tokenizer);
+    const std::vector<std::string> prompts =
+        prompts_.empty() ? std::vector{prompt_ == "-" ? read_input("-") : prompt_} : read_prompts();
     std::vector<std::vector<int32_t>> ids;
     int64_t longest = 0;
     size_t number_of_longest = 0;
@@ -163,138 +128,62 @@ class GenerateCommand : public Command {
       longest = std::ssize(ids.back());
       number_of_longest = ids.size() - 1;
     }
-    LoadedModel loaded(
-        model_, adapter_, dtype_, ops_of_flag(device_), pool,
-        [&](const TrainableModel& model) {
-          const int64_t capacity = capacity_for(model.config(), longest);
-          return LoadedModel::Use{Generator::memory_bytes(model, capacity),
-                                  fmt::format("the key-value cache and buffers for {} (--max_new_tokens)",
-                                              count_of(capacity, "token"))};
-        },
-        comm);
+    const auto capacity_of = [&](const ModelConfig& config) { return capacity_for(config, longest); };
+    LoadedModel loaded = load_for_texts(parts, tokenizer, pool, comm, capacity_of, "max_new_tokens");
     const ModelConfig& config = loaded.config();
-    check_vocabulary(tokenizer, config, model_);
+    const std::string positions = count_of(config.max_position_embeddings, "position");
     if (longest > config.max_position_embeddings) {
       fail(ExitCode::kBadConfig, "{}: {}, but the model has {} (max_position_embeddings)",
-           place_of(prompts, number_of_longest), count_of(longest, "token"),
-           count_of(config.max_position_embeddings, "position"));
+           place_of(prompts, number_of_longest), count_of(longest, "token"), positions);
     }
     const PatientScope patience(comm);
+    std::unordered_set<int64_t> ends = loaded.end_ids();
+    if (tokenizer.eos_id()) ends.insert(*tokenizer.eos_id());
+    if (ignore_eos_) ends.clear();
+    TextGenerator generator(tokenizer, loaded.model(), capacity_of(config), sampling(), ends);
     if (!prompts_.empty()) {
-      continue_in_turn(tokenizer, loaded, prompts, ids, longest, comm);
+      const int64_t num_cut = continue_in_turn(
+          generator, ids, max_new_tokens_, comm, [&](size_t number, const std::string& text) {
+            const nlohmann::ordered_json line = {{"prompt", prompts[number]}, {"completion", text}};
+            print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+            flush_output();
+          });
+      if (num_cut > 0 && is_first) {
+        log_warning("{} of {} stopped: the model has {} (max_position_embeddings)", format_count(num_cut),
+                    count_of(std::ssize(prompts), "continuation"), positions);
+      }
       return;
     }
     if (is_first) {
       if (echo_) write_result(prompts[0]);
       flush_output();
-      write_continuation(tokenizer, loaded, ids[0]);
+      write_continuation(ids[0], positions, &generator);
     }
     comm.barrier({"generated text"});
   }
 
-  struct Generated {
-    int64_t num_tokens = 0;
-    double prompt_s = 0;
-    bool ran_out_of_positions = false;
-  };
-
-  // Prompts are dealt to the ranks in turn; rank 0 prints all continuations in order, a JSON object each.
-  void continue_in_turn(const Tokenizer& tokenizer, LoadedModel& loaded,
-                        const std::vector<std::string>& prompts, const std::vector<std::vector<int32_t>>& ids,
-                        int64_t longest, Communicator& comm) const {
-    Generator generator(loaded.model(), capacity_for(loaded.config(), longest));
-    const auto world_size = static_cast<size_t>(comm.world().world_size);
-    const auto rank = static_cast<size_t>(comm.world().rank);
-    int64_t num_cut = 0;
-    for (size_t first = 0; first < prompts.size(); first += world_size) {
-      std::string own;
-      if (first + rank < prompts.size()) {
-        generator.reset();
-        std::vector<int32_t> tokens = ids[first + rank];
-        const Generated done =
-            generate(tokenizer, loaded, generator, &tokens, [&own](const std::string& text) { own += text; });
-        if (done.ran_out_of_positions) ++num_cut;
-      }
-      const size_t last = std::min(first + world_size, prompts.size());
-      for (size_t number = first; number < last; ++number) {
-        const std::string text = text_of_rank(own, static_cast<int>(number - first), comm);
-        if (rank != 0) continue;
-        const nlohmann::ordered_json line = {{"prompt", prompts[number]}, {"completion", text}};
-        print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-        flush_output();
-      }
-    }
-    num_cut = comm.sum(num_cut, {"generated text"});
-    if (num_cut > 0 && rank == 0) {
-      log_warning("{} of {} stopped: the model has {} (max_position_embeddings)", format_count(num_cut),
-                  count_of(std::ssize(prompts), "continuation"),
-                  count_of(loaded.config().max_position_embeddings, "position"));
-    }
-  }
-  // Appends to `ids`, which are the prompt's; `show` receives the text piece by piece.
-  Generated generate(const Tokenizer& tokenizer, const LoadedModel& loaded, Generator& generator,
-                     std::vector<int32_t>* ids, const std::function<void(const std::string&)>& show) const {
-    const int64_t capacity = capacity_for(loaded.config(), std::ssize(*ids));
-    std::unordered_set<int64_t> ends = loaded.end_ids();
-    if (tokenizer.eos_id()) ends.insert(*tokenizer.eos_id());
-    if (ignore_eos_) ends.clear();
-
-    SamplingOptions sampling = sampling_;
-    sampling.seed = static_cast<uint64_t>(seed_);
-    StreamDecoder decoder(tokenizer);
-    std::vector<float> scratch;
-    Generated done;
+  void write_continuation(const std::vector<int32_t>& prompt, const std::string& positions,
+                          TextGenerator* generator) const {
     const Stopwatch stopwatch;
-    std::span<const float> logits = generator.feed(*ids);
-    done.prompt_s = stopwatch.seconds();
-    while (done.num_tokens < max_new_tokens_) {
-      const int32_t id =
-          sample_token(logits, *ids, sampling, static_cast<uint64_t>(done.num_tokens), &scratch);
-      ids->push_back(id);
-      ++done.num_tokens;
-      if (ends.count(id) != 0) break;
-      show(decoder.push(id));
-      done.ran_out_of_positions = generator.length() == capacity && done.num_tokens < max_new_tokens_;
-      if (generator.length() == capacity || done.num_tokens == max_new_tokens_) break;
-      logits = generator.feed(std::span(&ids->back(), 1));
-    }
-    show(decoder.finish());
-    return done;
-  }
-
-  void write_continuation(const Tokenizer& tokenizer, LoadedModel& loaded, std::vector<int32_t> ids) const {
-    const ModelConfig& config = loaded.config();
-    const auto num_prompt = static_cast<int64_t>(ids.size());
-    Generator generator(loaded.model(), capacity_for(config, num_prompt));
-    const Stopwatch stopwatch;
-    const Generated done = generate(tokenizer, loaded, generator, &ids, [](const std::string& text) {
+    const Continuation done = generator->continue_text(prompt, max_new_tokens_, [](const std::string& text) {
       write_result(text);
       flush_output();
     });
     write_output("\n");
     flush_output();
     const double seconds = stopwatch.seconds() - done.prompt_s;
-    log_info("prompt: {} in {:.2f} s; continuation: {}, {:.1f} tokens/s", count_of(num_prompt, "token"),
-             done.prompt_s, count_of(done.num_tokens, "token"),
+    log_info("prompt: {} in {:.2f} s; continuation: {}, {:.1f} tokens/s",
+             count_of(std::ssize(prompt), "token"), done.prompt_s, count_of(done.num_tokens, "token"),
              static_cast<double>(done.num_tokens) / seconds);
-    if (done.ran_out_of_positions) {
-      log_warning("stopped: the model has {} (max_position_embeddings)",
-                  count_of(config.max_position_embeddings, "position"));
-    }
+    if (done.is_full) log_warning("stopped: the model has {} (max_position_embeddings)", positions);
   }
 
-  std::string model_;
-  std::string adapter_;
   std::string prompt_;
   bool prompt_given_ = false;
   std::string prompts_;  // a file
   int64_t max_new_tokens_ = 256;
-  SamplingOptions sampling_;
-  int64_t seed_ = 42;
   bool ignore_eos_ = false;
   bool echo_ = true;
-  DType dtype_ = DType::kBF16;
-  DeviceKind device_ = DeviceKind::kCpu;
 };
 
 }  // namespace

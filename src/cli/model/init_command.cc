@@ -1,12 +1,11 @@
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
-#include "cli/model/loaded_model.h"
+#include "cli/model/model_output.h"
 #include "cli/run/rank.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
@@ -30,29 +29,6 @@ namespace fs = std::filesystem;
 // About a millisecond.
 constexpr int64_t kValuesPerTask = int64_t{1} << 16;
 
-// Random weights of the flat elements [begin, begin + values.size()); zeros in the gaps between
-// parameters and, as Hugging Face does, in the embedding of the padding token.
-void initial_weights(const ParameterLayout& layout, const ModelConfig& config, uint64_t seed, int64_t begin,
-                     std::span<float> values) {
-  std::fill(values.begin(), values.end(), 0.0f);
-  const std::vector<Parameter>& parameters = layout.parameters();
-  const int64_t end = begin + static_cast<int64_t>(values.size());
-  auto it =
-      std::upper_bound(parameters.begin(), parameters.end(), begin,
-                       [](int64_t value, const Parameter& p) { return value < p.offset + p.num_elements; });
-  for (; it != parameters.end() && it->offset < end; ++it) {
-    const int64_t first = std::max(begin, it->offset);
-    const int64_t last = std::min(end, it->offset + it->num_elements);
-    initialize_parameter(*it, config.initializer_range, seed, first - it->offset,
-                         TensorView(values.data() + (first - begin), DType::kF32, Shape({last - first})));
-  }
-  if (!config.pad_token_id) return;
-  const int64_t padding_row = *config.pad_token_id * config.hidden_size;  // the embedding comes first
-  for (int64_t i = std::max(begin, padding_row); i < std::min(end, padding_row + config.hidden_size); ++i) {
-    values[static_cast<size_t>(i - begin)] = 0;
-  }
-}
-
 class InitCommand : public Command {
  public:
   std::string name() const override { return "init"; }
@@ -62,11 +38,11 @@ class InitCommand : public Command {
     declare(table, "preset", &preset_).value_name = preset_value_name();
     declare(table, "config", &config_);
     declare(table, "tokenizer", &tokenizer_);
-    declare(table, "output", &output_);
+    declare(table, "output", &output_.folder);
     declare(table, "seed", &seed_);
     declare(table, "dtype", &dtype_, kFileDTypeWords);
     declare(table, "num_threads", &num_threads_);
-    declare(table, "overwrite", &overwrite_);
+    declare(table, "overwrite", &output_.overwrite);
   }
 
   void run(FlagTable*) override {
@@ -83,35 +59,26 @@ class InitCommand : public Command {
         fs::is_directory(tokenizer_) ? fs::path(tokenizer_) : fs::path(tokenizer_).parent_path();
     const World world = detect_world();
     if (world.is_single()) {
-      check_output();
+      output_.check({});
       write_alone(config, layout, options);
     } else {
       run_as_rank(world, {}, [&](Communicator& comm) { write_together(config, layout, options, comm); });
     }
     if (world.rank > 0) return;
-    Tokenizer::open(output_);  // warns if Transformers opens this tokenizer otherwise beside this model
-    print("{}: {}, vocabulary {}, {} of width {}, as {}\n", output_,
+    Tokenizer::open(
+        output_.folder);  // warns if Transformers opens this tokenizer otherwise beside this model
+    print("{}: {}, vocabulary {}, {} of width {}, as {}\n", output_.folder,
           format_count(layout.num_parameters(), "parameter"), config.vocab_size,
           format_count(config.num_hidden_layers, "layer"), config.hidden_size,
           dtype_name(options.save_dtype));
   }
 
  private:
-  void check_output() const {
-    std::error_code ignored;  // writing there says what is wrong
-    const bool is_new = !fs::exists(output_, ignored) ||
-                        (fs::is_directory(output_, ignored) && fs::is_empty(output_, ignored));
-    if (!overwrite_ && !is_new) {
-      fail(ExitCode::kUsage,
-           "{}: exists and is not an empty folder; choose another --output, or give --overwrite", output_);
-    }
-  }
-
   void write_alone(const ModelConfig& config, const ParameterLayout& layout,
                    const ExportOptions& options) const {
     ThreadPool pool(threads_for_pool(num_threads_));
     StatusLine status;
-    export_model_folder(output_, config, layout,
+    export_model_folder(output_.folder, config, layout,
                         weights(config, layout, {0, layout.num_elements()}, pool, &status), options);
     status.clear();
   }
@@ -128,10 +95,10 @@ class InitCommand : public Command {
     // If another rank fails, SIGTERM may arrive before the report of it; handling it lets unfinished files be
     // removed first.
     const StopSignals signals(clear_status_line);
-    SharedExport files(output_, config, layout, options);
+    SharedExport files(output_.folder, config, layout, options);
     uint64_t number = 0;
     if (world.rank == 0) {
-      check_output();
+      output_.check({});
       number = files.create();
     }
     number = comm.broadcast(number, 0, {"unfinished files"});
@@ -151,8 +118,8 @@ class InitCommand : public Command {
                        ThreadPool& pool, StatusLine* status) const {
     return [this, &config, &layout, part, &pool, status](int64_t begin, std::span<float> values) {
       pool.parallel_blocks(std::ssize(values), kValuesPerTask, [&](int64_t first, int64_t last) {
-        initial_weights(layout, config, static_cast<uint64_t>(seed_), begin + first,
-                        values.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
+        initialize_elements(layout, config, static_cast<uint64_t>(seed_), begin + first,
+                            values.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
       });
       if (status == nullptr) return;
       status->show(fmt::format("writing weights: {:.0f} %", 100.0 * static_cast<double>(begin - part.begin) /
@@ -180,11 +147,10 @@ class InitCommand : public Command {
   std::string preset_;
   std::string config_;
   std::string tokenizer_;
-  std::string output_;
+  ModelOutput output_;
   int64_t seed_ = 42;
   DType dtype_ = DType::kBF16;
   int64_t num_threads_ = 0;
-  bool overwrite_ = false;
 };
 
 }  // namespace

@@ -3,54 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <numeric>
-#include <optional>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/command.h"
-#include "cli/model/adapter_folders.h"
-#include "cli/model/loaded_model.h"
-#include "cli/model/output_folder.h"
-#include "cli/run/threads.h"
+#include "cli/model/model_command.h"
+#include "cli/model/model_output.h"
 #include "cli/terminal/terminal.h"
 #include "formats/file_kind.h"
 #include "settings/choices.h"
-#include "tokenizer/tokenizer.h"
-#include "weights/merge_models.h"
+#include "tokenizer/same_tokens.h"
 
 namespace tessera {
 namespace {
-
-namespace fs = std::filesystem;
-
-// The tokenizer beside a model, if there is one.
-std::optional<Tokenizer> tokenizer_of(const fs::path& model) {
-  std::error_code error;
-  if (!fs::exists(model / "tokenizer.json", error)) return std::nullopt;
-  return Tokenizer::open(model);
-}
-
-// Files that are written differently may hold the same tokens, which is what the weights depend on.
-void check_same_tokens(const Tokenizer& first, const std::string& first_model, const Tokenizer& other,
-                       const std::string& model) {
-  if (first.fingerprint() == other.fingerprint()) return;
-  const auto token = [](const Tokenizer& tokenizer, int64_t id) {
-    return id < tokenizer.vocab_size() ? tokenizer.id_to_token(static_cast<int32_t>(id)) : std::string();
-  };
-  for (int64_t id = 0; id < std::max(first.vocab_size(), other.vocab_size()); ++id) {
-    const std::string a = token(first, id), b = token(other, id);
-    if (a == b) continue;
-    fail(ExitCode::kBadConfig,
-         "{}: token {}: expected \"{}\" as in {}, found \"{}\": only models with the same tokenizer can be "
-         "merged",
-         model, id, printable(a), first_model, printable(b));
-  }
-}
 
 constexpr Word<MergeMethod> kMethods[] = {{"linear", MergeMethod::kLinear}, {"slerp", MergeMethod::kSlerp}};
 
@@ -60,48 +27,38 @@ class MergeCommand : public Command {
 
   void declare_flags(FlagTable* table) override {
     declare(table, "models", &models_);
-    declare(table, "adapter", &adapters_);
+    declare(table, "adapter", &output_.adapters);
     declare(table, "method", &method_, kMethods);
     declare(table, "weights", &weights_);
     declare(table, "t", &t_);
-    declare(table, "output", &output_);
-    declare(table, "overwrite", &overwrite_);
-    declare(table, "dtype", &dtype_, kSavedDTypeWords);
-    declare_size(table, "max_shard_size", &max_shard_bytes_, "2GB");
+    declare(table, "output", &output_.folder);
+    declare(table, "overwrite", &output_.overwrite);
+    declare(table, "dtype", &output_.dtype, kSavedDTypeWords);
+    declare_size(table, "max_shard_size", &output_.max_shard_bytes, "2GB");
   }
 
   void run(FlagTable* table) override {
-    add_base_model();
+    output_.adapters = adapter_folders(output_.adapters);
+    if (models_.empty() && !output_.adapters.empty())
+      models_.push_back(base_model_of(output_.adapters.front()));
     check_flags(*table);
     MergeOptions options;
     options.method = method_;
     options.weights = weights();
     options.t = t_;
-    options.adapters.assign(adapters_.begin(), adapters_.end());
-    check_models();
-    options.save_dtype = dtype_ ? *dtype_ : weights_dtype(models_.front());
-    options.max_shard_bytes = max_shard_bytes_.value_or(options.max_shard_bytes);
-    StatusLine status;
-    options.progress = [&](double fraction) {
-      status.show(fmt::format("writing {}: {:.0f} %", output_, 100 * fraction));
-    };
-    ThreadPool pool(threads_for_pool(0));
-    merge_models({models_.begin(), models_.end()}, options, output_, pool);
-    status.clear();
-    print("{}: {}{}, weights as {}\n", output_, count_of(std::ssize(models_), "model"),
-          adapters_.empty() ? "" : " with " + count_of(std::ssize(adapters_), "adapter"),
-          dtype_name(options.save_dtype));
+    for (const std::string& model : models_) check_is_model_folder(model);
+    output_.check(models_);
+    check_same_tokens(models_);
+    const DType dtype = output_.write(models_, options);
+    const int64_t num_adapters = std::ssize(output_.adapters);
+    print("{}: {}{}, weights as {}\n", output_.folder, count_of(std::ssize(models_), "model"),
+          num_adapters == 0 ? "" : " with " + count_of(num_adapters, "adapter"), dtype_name(dtype));
   }
 
  private:
-  void add_base_model() {
-    adapters_ = adapter_folders(adapters_);
-    if (models_.empty() && !adapters_.empty()) models_.push_back(base_model_of(adapters_.front()));
-  }
-
   void check_flags(const FlagTable& table) const {
     const bool is_slerp = method_ == MergeMethod::kSlerp;
-    if (models_.size() + adapters_.size() < 2) {
+    if (models_.size() + output_.adapters.size() < 2) {
       fail(ExitCode::kUsage, "--models: expected at least two folders, found {}", models_.size());
     }
     if (is_slerp && models_.size() != 2)
@@ -131,28 +88,11 @@ class MergeCommand : public Command {
     return values;
   }
 
-  void check_models() const {
-    for (const std::string& model : models_) {
-      check_is_model_folder(model);
-      check_output(output_, overwrite_, model);
-    }
-    for (const std::string& adapter : adapters_) check_output(output_, overwrite_, adapter);
-    const std::optional<Tokenizer> first = tokenizer_of(models_.front());
-    for (size_t i = 1; first && i < models_.size(); ++i) {
-      const std::optional<Tokenizer> other = tokenizer_of(models_[i]);
-      if (other) check_same_tokens(*first, models_.front(), *other, models_[i]);
-    }
-  }
-
   std::vector<std::string> models_;
-  std::vector<std::string> adapters_;
   MergeMethod method_ = MergeMethod::kLinear;
   std::vector<std::string> weights_;
   double t_ = 0.5;
-  std::string output_;
-  bool overwrite_ = false;
-  std::optional<DType> dtype_;
-  std::optional<int64_t> max_shard_bytes_ = 5'000'000'000;
+  ModelOutput output_;
 };
 
 }  // namespace

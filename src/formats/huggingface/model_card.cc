@@ -1,4 +1,4 @@
-#include "cli/model/model_card.h"
+#include "formats/huggingface/model_card.h"
 
 #include <fmt/format.h>
 

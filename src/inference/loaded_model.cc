@@ -1,22 +1,28 @@
-#include "cli/model/loaded_model.h"
+#include "inference/loaded_model.h"
 
 #include <algorithm>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/model/adapter_folders.h"
-#include "cli/terminal/terminal.h"
-#include "formats/file_kind.h"
+#include "formats/huggingface/lora_config.h"
 #include "formats/json.h"
-#include "formats/safetensors/safetensors.h"
 #include "io/file.h"
 #include "model/families/families.h"
 #include "platform/memory_info.h"
-#include "weights/model_folder.h"
 #include "weights/weight_reader.h"
 
 namespace tessera {
+namespace {
+
+// Bytes that are free for what `device` will hold, for this process.
+int64_t free_bytes_of(const Device& device) {
+  const std::optional<Device::OwnMemory> own = device.own_memory();
+  return own ? own->free_bytes : memory_info().free_for_process_bytes;
+}
+
+}  // namespace
+
 std::vector<int64_t> generation_end_ids(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kGenerationConfigName;
   std::error_code error;
@@ -30,28 +36,15 @@ std::vector<int64_t> generation_end_ids(const std::filesystem::path& folder) {
   return ids;
 }
 
-OpsFactory ops_of_flag(DeviceKind device) {
-  return [device](ThreadPool& pool) { return make_ops(device, pool); };
-}
-
 void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config, const std::string& model) {
   if (tokenizer.num_model_ids() <= config.vocab_size) return;
   fail(ExitCode::kBadConfig, "{}: the tokenizer has {}, config.json only vocab_size {}", model,
        count_of(tokenizer.num_model_ids(), "token"), config.vocab_size);
 }
 
-int64_t free_bytes_of(const Device& device) {
-  const std::optional<Device::OwnMemory> own = device.own_memory();
-  return own ? own->free_bytes : memory_info().free_for_process_bytes;
-}
-
-LoadedModel::LoadedModel(const std::filesystem::path& model, const std::filesystem::path& given_adapter,
-                         DType dtype, const OpsFactory& make, ThreadPool& pool,
-                         const std::function<Use(const TrainableModel&)>& use, Communicator& comm) {
-  check_is_model_folder(model);
-  const bool is_adapter = given_adapter.empty() && is_adapter_folder(model);
-  const std::filesystem::path folder = is_adapter ? std::filesystem::path(base_model_of(model)) : model;
-  const std::filesystem::path adapter = is_adapter ? model : given_adapter;
+LoadedModel::LoadedModel(const ModelFolders& folders, DType dtype, const OpsFactory& make, ThreadPool& pool,
+                         const LoadedModelOptions& options, Communicator& comm) {
+  const auto& [folder, adapter, tokenizer] = folders;
   ModelConfig config = read_model_config(folder);
   end_ids_.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
   for (const std::filesystem::path& part : {folder, adapter}) {
@@ -71,7 +64,7 @@ LoadedModel::LoadedModel(const std::filesystem::path& model, const std::filesyst
   const int64_t needed =
       (layout.num_elements() + (adapter.empty() ? 0 : model_->layout().num_elements())) * dtype_bytes(dtype);
   const int64_t available = free_bytes_of(device);
-  const Use more = use ? use(*model_) : Use();
+  const ModelUse more = options.use ? options.use(*model_) : ModelUse();
   if (needed + node.size() * more.bytes > available) {
     fail(ExitCode::kBadConfig, "{}: the weights take {} as {}{}, but only {} of memory are free{}",
          folder.string(), format_bytes(needed), dtype_name(dtype),
@@ -79,30 +72,26 @@ LoadedModel::LoadedModel(const std::filesystem::path& model, const std::filesyst
          format_bytes(available), device.own_memory() ? fmt::format(" on {}", device.name()) : "");
   }
   node.barrier({"memory is enough"});
-  weights_ = read(SafetensorsModel::open(folder), layout, pool, comm);
+  weights_ = read(folder, SafetensorsModel::open(folder), layout, pool, options, comm);
   if (adapter.empty()) {
     model_->bind_parameters(weights_.view, {});
     return;
   }
   model_->bind_frozen(weights_.view);
-  adapters_ = read(SafetensorsModel::open(adapter / kAdapterFileName), model_->layout(), pool, comm);
+  adapters_ = read(adapter, SafetensorsModel::open(adapter / kAdapterFileName), model_->layout(), pool,
+                   options, comm);
   model_->bind_parameters(adapters_.view, {});
 }
 
-LoadedModel::Weights LoadedModel::read(const SafetensorsModel& file, const ParameterLayout& layout,
-                                       ThreadPool& pool, Communicator& comm) const {
+LoadedModel::Weights LoadedModel::read(const std::filesystem::path& folder, const SafetensorsModel& file,
+                                       const ParameterLayout& layout, ThreadPool& pool,
+                                       const LoadedModelOptions& options, Communicator& comm) const {
   NodeGroup& node = comm.node();
   const DType dtype = model_->dtype();
   const int64_t size_bytes = layout.num_elements() * dtype_bytes(dtype);
-  StatusLine status;
   std::function<void(const LoadProgress&)> progress;
-  if (comm.world().rank == 0) {
-    progress = [&](const LoadProgress& now) {
-      status.show(fmt::format("reading {}: {:.0f} % {:.1f} GB/s",
-                              file.files().front()->path().parent_path().native(), 100 * now.fraction(),
-                              now.bytes_per_second() * 1e-9));
-    };
-  }
+  if (comm.world().rank == 0 && options.progress)
+    progress = [&](const LoadProgress& now) { options.progress(folder, now); };
   WeightReader reader(file, config(), layout, pool, progress);
   Weights weights;
   if (model_->device().own_memory()) {
@@ -124,6 +113,22 @@ LoadedModel::Weights LoadedModel::read(const SafetensorsModel& file, const Param
     node.barrier({"weights read"});
   }
   return weights;
+}
+
+void LoadedModel::reserve_for_evaluation(ActivationLimits limits, Communicator& comm) {
+  const int64_t free_bytes = free_bytes_of(model_->device()) / comm.node().size();
+  comm.node().barrier({"free memory"});  // before any rank allocates
+  limits.pack_weights = true;
+  limits.pack_weights = model_->activation_bytes(limits).total() <= free_bytes;
+  const int64_t needed = model_->activation_bytes(limits).total();
+  if (needed > free_bytes) {
+    fail(ExitCode::kBadConfig,
+         "activations take {} for {} at once, but only {} of memory are free{}; lower "
+         "--per_device_eval_batch_size or --max_length",
+         format_bytes(needed), format_count(limits.max_tokens, "token"), format_bytes(free_bytes),
+         comm.node().size() == 1 ? "" : " for each rank");
+  }
+  model_->reserve(limits);
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-#include "cli/model/modelfile.h"
+#include "data/chat/modelfile.h"
 
 #include <algorithm>
 #include <optional>

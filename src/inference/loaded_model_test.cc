@@ -1,5 +1,5 @@
 // A model folder that a command runs on a device whose memory the host cannot reach.
-#include "cli/model/loaded_model.h"
+#include "inference/loaded_model.h"
 
 #include <gtest/gtest.h>
 
@@ -46,8 +46,8 @@ TEST(LoadedModel, ComputesOnADeviceWhatTheHostDoes) {
     std::vector<double> of_base;
     for (const std::string& adapter : {std::string(), run.spec.output_dir}) {
       SCOPED_TRACE(fmt::format("{} '{}'", dtype_name(dtype), adapter));
-      LoadedModel here(run.spec.model.folder, adapter, dtype, make_cpu_ops, pool);
-      LoadedModel there(run.spec.model.folder, adapter, dtype, isolated_ops, pool);
+      LoadedModel here({run.spec.model.folder, adapter, ""}, dtype, make_cpu_ops, pool);
+      LoadedModel there({run.spec.model.folder, adapter, ""}, dtype, isolated_ops, pool);
       const std::vector<double> expected = results_of(here);
       EXPECT_EQ(results_of(there), expected);
       EXPECT_NE(expected, of_base) << "the adapter counts";
@@ -65,7 +65,8 @@ TEST(LoadedModel, TextsEndWhereItsFilesAndTheAdaptersSay) {
   const auto ends_with = [&](const std::string& of_model, const std::string& of_adapter) {
     write_text_file(std::filesystem::path(run.spec.model.folder) / "generation_config.json", of_model);
     write_text_file(std::filesystem::path(run.spec.output_dir) / "generation_config.json", of_adapter);
-    const LoadedModel loaded(run.spec.model.folder, run.spec.output_dir, DType::kF32, make_cpu_ops, pool);
+    const LoadedModel loaded({run.spec.model.folder, run.spec.output_dir, ""}, DType::kF32, make_cpu_ops,
+                             pool);
     std::set<int64_t> ids(loaded.end_ids().begin(), loaded.end_ids().end());
     for (const int64_t id : loaded.config().eos_token_ids) EXPECT_EQ(ids.erase(id), 1u) << id;
     return ids;
@@ -81,8 +82,9 @@ TEST(LoadedModel, MustFitIntoTheDevice) {
   const OpsFactory small = [](ThreadPool& threads) {
     return std::make_unique<OwnedIsolatedOps>(threads, 1 << 10);
   };
-  expect_error(ExitCode::kBadConfig, {"the weights take", "1.00 KiB of memory are free on isolated"},
-               [&] { LoadedModel(run.spec.model.folder, "", DType::kF32, small, pool); });
+  expect_error(ExitCode::kBadConfig, {"the weights take", "1.00 KiB of memory are free on isolated"}, [&] {
+    LoadedModel({run.spec.model.folder, "", ""}, DType::kF32, small, pool);
+  });
 }
 
 TEST(LoadedModel, HasOneRankOnADevice) {
@@ -90,7 +92,7 @@ TEST(LoadedModel, HasOneRankOnADevice) {
   expect_error(ExitCode::kBadConfig, {"a job of 2 ranks is not available on isolated"}, [&] {
     run_ranks({1, 2}, [&](Communicator& comm) {
       ThreadPool pool(1);
-      LoadedModel(run.spec.model.folder, "", DType::kF32, isolated_ops, pool, {}, comm);
+      LoadedModel({run.spec.model.folder, "", ""}, DType::kF32, isolated_ops, pool, {}, comm);
     });
   });
 }
