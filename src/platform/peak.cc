@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/float_types.h"
+#include "base/median.h"
 #include "base/memory.h"
 #include "base/rng.h"
 #include "platform/cpu.h"
@@ -297,6 +298,16 @@ MemoryBandwidth measure_memory_bandwidth(ThreadPool& pool, double seconds) {
   result.update_gb_per_s = meter.measure(MemoryPattern::kUpdate, seconds);
   result.triad_gb_per_s = meter.measure(MemoryPattern::kTriad, seconds);
   return result;
+}
+
+double measure_empty_loop(ThreadPool& pool) {
+  std::vector<double> seconds(301);
+  for (double& each : seconds) {
+    const Stopwatch stopwatch;
+    pool.parallel_for(pool.num_threads(), [](int64_t) {});
+    each = stopwatch.seconds();
+  }
+  return median(std::move(seconds));
 }
 
 }  // namespace tessera

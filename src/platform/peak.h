@@ -91,4 +91,7 @@ std::vector<ComputePeak> measure_compute_peaks(ThreadPool& pool, double seconds 
 // Every pattern once, `seconds` for each.
 MemoryBandwidth measure_memory_bandwidth(ThreadPool& pool, double seconds = 0.2);
 
+// Seconds of a parallel loop that does nothing: the median of a few hundred.
+double measure_empty_loop(ThreadPool& pool);
+
 }  // namespace tessera

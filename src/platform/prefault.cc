@@ -91,4 +91,10 @@ std::optional<int64_t> huge_page_bytes(const void* address) {
   return bytes;
 }
 
+std::optional<int64_t> try_huge_pages(ThreadPool& pool) {
+  const PageBuffer trial(kHugePageTrialBytes);
+  prefault(pool, trial.as<std::byte>());
+  return huge_page_bytes(trial.data() + kHugePageTrialBytes / 2);
+}
+
 }  // namespace tessera

@@ -6,9 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/clock.h"
-#include "base/median.h"
-#include "base/memory.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/doctor/doctor_cards.h"
@@ -51,31 +48,12 @@ struct Findings {
   std::vector<KernelReport> kernels;
   std::vector<ComputePeak> peaks;
   MemoryBandwidth bandwidth;
-  std::optional<int64_t> huge_bytes;  // of a buffer of kTrialBytes
+  std::optional<int64_t> huge_bytes;  // of a buffer of kHugePageTrialBytes
   double loop_seconds = 0;            // an empty parallel loop
   RankFindings ranks;
   NvidiaCards cards;
   std::vector<Check> card_checks;
 };
-
-constexpr int64_t kTrialBytes = int64_t{64} << 20;
-
-std::optional<int64_t> huge_bytes_of_a_trial(ThreadPool& pool) {
-  const PageBuffer trial(kTrialBytes);
-  prefault(pool, trial.as<std::byte>());
-  return huge_page_bytes(trial.data() + kTrialBytes / 2);
-}
-
-// The median of a few hundred.
-double empty_loop_seconds(ThreadPool& pool) {
-  std::vector<double> seconds(301);
-  for (double& each : seconds) {
-    const Stopwatch stopwatch;
-    pool.parallel_for(pool.num_threads(), [](int64_t) {});
-    each = stopwatch.seconds();
-  }
-  return median(std::move(seconds));
-}
 
 Findings examine() {
   Findings f;
@@ -91,8 +69,8 @@ Findings examine() {
   f.kernels = kernel_reports();
   f.peaks = measure_compute_peaks(pool);
   f.bandwidth = measure_memory_bandwidth(pool);
-  f.huge_bytes = huge_bytes_of_a_trial(pool);
-  f.loop_seconds = empty_loop_seconds(pool);
+  f.huge_bytes = try_huge_pages(pool);
+  f.loop_seconds = measure_empty_loop(pool);
   f.ranks = examine_ranks(node_processors(), interface_addresses());
   examine_fabrics(&f.ranks);
   f.cards = nvidia_cards();
@@ -148,7 +126,7 @@ OrderedJson to_json(const Findings& f) {
       {"numa_nodes", nodes},
       {"huge_pages",
        {{"transparent", f.huge.transparent},
-        {"trial_bytes", kTrialBytes},
+        {"trial_bytes", kHugePageTrialBytes},
         {"huge_bytes", or_null(f.huge_bytes)},
         {"reserved", pools}}},
       {"memory",
@@ -220,7 +198,7 @@ void print_memory(const Findings& f) {
                                             : "transparent: " + mode + ", used for large buffers");
   if (f.huge_bytes) {
     print_row("", fmt::format("{} of a buffer of {} are huge pages", format_bytes(*f.huge_bytes),
-                              format_bytes(kTrialBytes)));
+                              format_bytes(kHugePageTrialBytes)));
   }
   for (const HugePagePool& pool : f.huge.pools) {
     if (pool.total_pages == 0) continue;

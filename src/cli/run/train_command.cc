@@ -2,7 +2,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,13 +11,12 @@
 
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/run/rank.h"
 #include "cli/run/resume_command.h"
 #include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
 #include "cli/terminal/train_report.h"
 #include "comm/communicator.h"
-#include "io/absolute_path.h"
-#include "launch/reports/crash_handler.h"
 #include "launch/reports/rank_report.h"
 #include "launch/reports/termination_log.h"
 #include "monitor/run_server.h"
@@ -85,23 +83,12 @@ class TrainCommand : public Command {
     given_.launch.num_restarts = world.num_restarts();
     // Messages that are the same on every rank are logged once.
     set_log_level(world.rank == 0 ? given_.reporting.lowest_log_level() : LogLevel::kError);
-    if (!world.is_single()) set_crash_rank(world.rank);
     spec_ = read_run_spec(*table, given_, world.world_size);
     set_closed_output(ClosedOutput::kIsIgnored);
     if (world.job_restarts > 0 && spec_.launch.id.empty())  // otherwise the agent has said so
       log_info("restart attempt {} of the job", world.job_restarts);
-    const std::unique_ptr<Communicator> comm = Communicator::open(world, comm_options());
     int stop_signal = 0;
-    try {
-      stop_signal = train(*comm);
-    } catch (const Error& error) {
-      comm->report_failure(error);
-      throw;
-    } catch (const std::filesystem::filesystem_error& failure) {
-      const Error error = error_from(failure);
-      comm->report_failure(error);
-      throw error;
-    }
+    run_as_rank(world, comm_options(), [&](Communicator& comm) { stop_signal = train(comm); });
     // Everything is saved.
     if (stop_signal != 0) {
       // An agent gives the other ranks time to end in the same way.
