@@ -37,9 +37,9 @@ class DataStatsCommand : public Command {
     options.max_length = data.max_length;
     options.packing = input_.packing;
     options.padded_batch = batch_rows_;
-    stats_ = row_statistics(
-        data.plan, data.options, data.tokenizer ? &*data.tokenizer : nullptr, data.vocab_size, options, &pool,
-        [&](double share) { status.show(fmt::format("reading: {:.0f} %", 100 * share)); });
+    stats_ =
+        row_statistics(data.plan, data.options, data.tokenizer ? &*data.tokenizer : nullptr, data.vocab_size,
+                       options, &pool, [&](double share) { status.show("reading", share); });
     runtime_s_ = watch.seconds();
     json_ ? print_json() : print_text(data);
   }

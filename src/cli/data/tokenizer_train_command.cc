@@ -36,9 +36,8 @@ class TokenizerTrainCommand : public Command {
     }
     ThreadPool pool(threads_for_pool());
     StatusLine status;
-    const BpeTrainingResult result = train_bpe(options_, output_, pool, [&](double fraction) {
-      status.show(fmt::format("training tokenizer: {:.0f} %", 100 * fraction));
-    });
+    const BpeTrainingResult result = train_bpe(
+        options_, output_, pool, [&](double fraction) { status.show("training tokenizer", fraction); });
     status.clear();
     print("{}: {} from {} of text\n", output_, format_count(result.vocab_size, "token"),
           format_bytes(result.input_bytes));

@@ -130,7 +130,7 @@ class EvalCommand : public ModelCommand {
     loaded.reserve_for_evaluation(limits, comm);
     StatusLine status;
     const auto progress = [&](double fraction) {
-      if (is_first) status.show(fmt::format("evaluating: {:.0f} %", 100 * fraction));
+      if (is_first) status.show("evaluating", fraction);
       return true;
     };
     Results results;
@@ -163,7 +163,7 @@ class EvalCommand : public ModelCommand {
     options.cache_folder = cache_dir_;
     StatusLine status;
     const auto progress = [&](double fraction) {
-      if (shows_progress) status.show(fmt::format("reading data: {:.0f} %", 100 * fraction));
+      if (shows_progress) status.show("reading data", fraction);
     };
     if (!needs_tokenizer(dataset_)) return Dataset::open(options, nullptr, config.vocab_size, pool, progress);
     const std::optional<Tokenizer> tokenizer = Tokenizer::open_if_any(tokenizer_);

@@ -101,8 +101,7 @@ class ExportCommand : public Command {
     if (const std::string license = license_of(model_); !license.empty())
       options.fields.push_back({"general.license", GgufScalar(license)});
     options.progress = [&](const LoadProgress& progress) {
-      status.show(fmt::format("writing {}: {:.0f} % {:.1f} GB/s", gguf.native(), 100 * progress.fraction(),
-                              progress.bytes_per_second() * 1e-9));
+      status.show("writing " + gguf.native(), progress.fraction(), progress.bytes_per_second());
     };
     if (writes_folder) create_folder(output);
     ThreadPool pool(threads_for_pool(0));

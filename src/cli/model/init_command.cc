@@ -122,8 +122,8 @@ class InitCommand : public Command {
                             values.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
       });
       if (status == nullptr) return;
-      status->show(fmt::format("writing weights: {:.0f} %", 100.0 * static_cast<double>(begin - part.begin) /
-                                                                static_cast<double>(part.end - part.begin)));
+      status->show("writing weights",
+                   static_cast<double>(begin - part.begin) / static_cast<double>(part.end - part.begin));
     };
   }
 

@@ -80,8 +80,7 @@ LoadedModel ModelCommand::load(const ModelFolders& folders, ThreadPool& pool, Co
                                const std::function<ModelUse(const TrainableModel&)>& use) const {
   StatusLine status;
   const auto show = [&](const std::filesystem::path& folder, const LoadProgress& now) {
-    status.show(fmt::format("reading {}: {:.0f} % {:.1f} GB/s", folder.native(), 100 * now.fraction(),
-                            now.bytes_per_second() * 1e-9));
+    status.show("reading " + folder.native(), now.fraction(), now.bytes_per_second());
   };
   return {folders, dtype_, ops_factory(device_), pool, {use, show}, comm};
 }

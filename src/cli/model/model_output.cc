@@ -1,7 +1,5 @@
 #include "cli/model/model_output.h"
 
-#include <fmt/format.h>
-
 #include <filesystem>
 #include <system_error>
 
@@ -32,9 +30,7 @@ DType ModelOutput::write(const std::vector<std::string>& models, MergeOptions op
   options.max_shard_bytes = max_shard_bytes.value_or(options.max_shard_bytes);
   options.adapters.assign(adapters.begin(), adapters.end());
   StatusLine status;
-  options.progress = [&](double fraction) {
-    status.show(fmt::format("writing {}: {:.0f} %", folder, 100 * fraction));
-  };
+  options.progress = [&](double fraction) { status.show("writing " + folder, fraction); };
   ThreadPool pool(threads_for_pool(0));
   merge_models({models.begin(), models.end()}, options, folder, pool);
   return options.save_dtype;

@@ -196,6 +196,12 @@ void StatusLine::show(const std::string& text) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
+void StatusLine::show(const std::string& what, double fraction, double bytes_per_second) {
+  const std::string speed =
+      bytes_per_second > 0 ? fmt::format(" {:.1f} GB/s", bytes_per_second * 1e-9) : std::string();
+  show(fmt::format("{}: {:.0f} %{}", what, 100 * fraction, speed));
+}
+
 void StatusLine::clear() { clear_status_line(); }
 
 void clear_line_of_child() {

@@ -67,6 +67,8 @@ class StatusLine {
 
   // Shows `text`, truncated to the terminal's width; at most twenty times a second.
   void show(const std::string& text);
+  // "what: 40 % 1.2 GB/s", without a speed that is 0.
+  void show(const std::string& what, double fraction, double bytes_per_second = 0);
   void clear();
 
  private:

@@ -33,14 +33,11 @@ TerminalReport::TerminalReport(TerminalOptions options)
     : options_(std::move(options)), bar_(options_.bar && !options_.quiet && error_shows_status()) {}
 
 void TerminalReport::on_progress(const std::string& what, double fraction) {
-  if (bar_) status_.show(fmt::format("{}: {:.0f} %", what, 100 * fraction));
+  if (bar_) status_.show(what, fraction);
 }
 
 void TerminalReport::on_loading(double fraction, double bytes_per_second) {
-  if (bar_) {
-    status_.show(
-        fmt::format("loading weights: {:.0f} % {:.1f} GB/s", 100 * fraction, bytes_per_second * 1e-9));
-  }
+  if (bar_) status_.show("loading weights", fraction, bytes_per_second);
 }
 
 void TerminalReport::on_plan(const RunPlan& plan) {
