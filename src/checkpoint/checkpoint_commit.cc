@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <system_error>
-#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -1,7 +1,6 @@
 #include "checkpoint/checkpoint_files.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <system_error>
 
@@ -71,12 +70,6 @@ std::optional<size_t> StoredParts::find(std::string_view tensor) const {
     if (parts_[part].prefix == tensor) return part;
   }
   return std::nullopt;
-}
-
-std::string StoredParts::tensors_text() const {
-  std::vector<std::string> names;
-  for (size_t part = kFirstTensor; part < count(); ++part) names.push_back(parts_[part].prefix);
-  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
 int64_t stored_bytes(const ParameterLayout& layout, const std::vector<ElementRange>& ranges,

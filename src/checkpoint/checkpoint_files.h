@@ -69,8 +69,6 @@ class StoredParts {
   std::string tensor_name(size_t part, std::string_view parameter) const;
   // The part with the tensor of this name, in whatever type.
   std::optional<size_t> find(std::string_view tensor) const;
-  // "exp_avg, exp_avg_sq".
-  std::string tensors_text() const;
 
  private:
   struct Part {

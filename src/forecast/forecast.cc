@@ -1,7 +1,6 @@
 #include "forecast/forecast.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/divide_up.h"
 #include "base/error.h"

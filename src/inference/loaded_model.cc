@@ -1,6 +1,5 @@
 #include "inference/loaded_model.h"
 
-#include <algorithm>
 #include <system_error>
 
 #include "base/error.h"

@@ -6,7 +6,6 @@
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/text.h"
 #include "platform/system.h"

@@ -1,6 +1,5 @@
 // The state of a ParameterStore: loaded, saved, resumed and exported.
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_files.h"

@@ -1,7 +1,6 @@
 // Names that llama.cpp's converter gives to pre-tokenizers.
 #include <openssl/evp.h>
 
-#include <algorithm>
 #include <array>
 #include <string_view>
 

@@ -3,8 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
-#include <map>
 #include <optional>
 #include <string_view>
 #include <system_error>

@@ -5,8 +5,6 @@
 #include <map>
 #include <numeric>
 #include <span>
-#include <string>
-#include <utility>
 
 #include "base/error.h"
 #include "formats/huggingface/convert.h"

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <utility>
 
 #include "base/divide_up.h"
 #include "model/families/families.h"

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"

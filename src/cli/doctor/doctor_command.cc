@@ -2,9 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/text.h"
 #include "cli/command.h"

@@ -1,4 +1,3 @@
-#include <optional>
 
 #include "base/error.h"
 #include "base/text.h"

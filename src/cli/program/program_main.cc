@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <new>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/error.h"

@@ -1,7 +1,6 @@
 #include "cli/terminal/train_report.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/log.h"

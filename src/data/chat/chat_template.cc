@@ -1,7 +1,6 @@
 #include "data/chat/chat_template.h"
 
 #include <algorithm>
-#include <cctype>
 #include <ctime>
 #include <map>
 #include <optional>

@@ -1,7 +1,6 @@
 #include "data/sources/source_files.h"
 
 #include <filesystem>
-#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"

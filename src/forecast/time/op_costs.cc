@@ -1,7 +1,6 @@
 #include "forecast/time/op_costs.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace tessera {
 namespace {

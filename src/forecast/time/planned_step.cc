@@ -1,7 +1,5 @@
 #include "forecast/time/planned_step.h"
 
-#include <utility>
-
 #include "platform/memory_info.h"
 
 namespace tessera {

@@ -1,4 +1,3 @@
-#include <cstring>
 #include <type_traits>
 
 #include "base/error.h"

@@ -1,6 +1,4 @@
 // Presets of model shapes.
-#include <functional>
-#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"

@@ -1,8 +1,6 @@
 #include "formats/parquet/parquet_reader.h"
 
 #include <algorithm>
-#include <optional>
-#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"

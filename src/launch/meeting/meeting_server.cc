@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <thread>
-#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"

@@ -1,6 +1,5 @@
 #include "monitor/metrics/node_metrics.h"
 
-#include <array>
 #include <system_error>
 #include <utility>
 

@@ -1,6 +1,5 @@
 #include "monitor/records/run_records.h"
 
-#include <algorithm>
 #include <fstream>
 #include <istream>
 #include <optional>

@@ -5,7 +5,6 @@
 #include <asio/write.hpp>
 #include <csignal>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -1,7 +1,6 @@
 #include "settings/compat/compat_table.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/embedded_text.h"

@@ -9,6 +9,11 @@ bool is_on_device(const Placement& of) {
   return of.weights == WeightChoice::kOnDevice || of.weights == WeightChoice::kHostUpdated;
 }
 
+// Combinations that do not exist, and why.
+struct PlacementRule {
+  bool (*applies)(const Placement& placement);
+  const char* why;
+};
 constexpr PlacementRule kRules[] = {
     {[](const Placement& of) { return is_on_device(of) && !of.is_single; },
      "the ranks of a job share weights in memory of the host: on a device each has those in use"},
@@ -70,8 +75,6 @@ Placement placement_of(const ZeroSettings& settings, int world_size, bool has_de
   if (settings.weight_folder) placement.weights = WeightChoice::kLayerFile;
   return placement;
 }
-
-std::span<const PlacementRule> placement_rules() { return kRules; }
 
 const char* why_not(const Placement& placement) {
   const auto rule =

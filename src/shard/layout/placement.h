@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "shard/layout/zero_memory.h"
 
@@ -36,13 +35,7 @@ struct Placement {
 // `has_device`: the model is on a device with memory of its own.
 Placement placement_of(const ZeroSettings& settings, int world_size, bool has_device);
 
-// Combinations that do not exist, and why.
-struct PlacementRule {
-  bool (*applies)(const Placement& placement);
-  const char* why;
-};
-std::span<const PlacementRule> placement_rules();
-// The reason of the first rule that applies; nullptr if the combination exists.
+// Why the combination does not exist: the reason of the first rule that applies; nullptr if it does.
 const char* why_not(const Placement& placement);
 
 }  // namespace tessera

@@ -1,7 +1,6 @@
 #include "shard/outer/outer_plan.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 

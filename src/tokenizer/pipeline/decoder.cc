@@ -1,9 +1,7 @@
 #include "tokenizer/pipeline/decoder.h"
 
 #include <algorithm>
-#include <cctype>
 #include <initializer_list>
-#include <iterator>
 #include <optional>
 #include <utility>
 

@@ -1,7 +1,6 @@
 #include "tokenizer/pipeline/pre_tokenizer.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 #include <variant>
 

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "base/log.h"

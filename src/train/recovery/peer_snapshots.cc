@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
-#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"

@@ -1,6 +1,5 @@
 #include "train/setup/run_setup.h"
 
-#include <filesystem>
 #include <string>
 
 #include "base/error.h"
