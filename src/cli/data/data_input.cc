@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/command.h"
 #include "data/row_building.h"
 #include "formats/huggingface/model_config.h"
@@ -35,6 +36,7 @@ OpenData open_data(const DataInput& input) {
   open.options = dataset_options(input.data, input.dataset, folder);
   open.options.drops_masked_ids = input.max_length.value_or(kMaxRowLength) != kMaxRowLength;
   open.plan = plan_rows(open.options.sources, open.options);
+  for (const std::string& line : open.plan.remarks) log_warning("{}", line);
   open.packing = packing_of(
       open.plan, packing_by_strategy(input.packing_strategy, input.packing_cross_document_attention));
   if (open.plan.needs_tokenizer()) open.tokenizer = Tokenizer::open(folder);

@@ -37,7 +37,7 @@ struct OpenData {
   Packing packing;     // of the rows, if they are packed
 };
 
-// Error(kBadConfig) if there is neither a model nor a tokenizer.
+// Logs what the plan of the rows remarks. Error(kUsage) if there is neither a model nor a tokenizer.
 OpenData open_data(const DataInput& input);
 
 }  // namespace tessera

@@ -68,7 +68,6 @@ class DataPreviewCommand : public Command {
   DataArguments* data_arguments() override { return &input_.data; }
   void run(FlagTable*) override {
     const OpenData data = open_data(input_);
-    for (const std::string& line : data.plan.remarks) log_warning("{}", line);
     if (data.plan.is_pretokenized) {
       preview_pretokenized(data);
     } else if (input_.packing && !json_) {

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/data/data_input.h"
@@ -29,7 +28,6 @@ class DataStatsCommand : public Command {
   DataArguments* data_arguments() override { return &input_.data; }
   void run(FlagTable*) override {
     const OpenData data = open_data(input_);
-    for (const std::string& line : data.plan.remarks) log_warning("{}", line);
     const Stopwatch watch;
     ThreadPool pool(threads_for_pool());
     StatusLine status;

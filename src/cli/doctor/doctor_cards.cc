@@ -1,4 +1,4 @@
-#include "cli/doctor/doctor_cards.h"
+#include "cli/doctor/doctor_report.h"
 
 #include <fmt/format.h>
 
@@ -109,9 +109,8 @@ CardJson cards_json(const NvidiaCards& found, const std::vector<Check>& checks) 
   return {{"driver", found.driver}, {"error", found.error}, {"cards", cards}, {"warnings", warnings}};
 }
 
-std::vector<std::pair<std::string, std::string>> card_rows(const NvidiaCards& found,
-                                                           const std::vector<Check>& checks) {
-  std::vector<std::pair<std::string, std::string>> rows;
+DoctorRows card_rows(const NvidiaCards& found, const std::vector<Check>& checks) {
+  DoctorRows rows;
   if (!found.driver.empty()) rows.emplace_back("driver", found.driver);
   for (const NvidiaCard& card : found.cards) {
     std::string name = fmt::format("card {}", card.index);

@@ -1,5 +1,5 @@
 // What doctor says about cards, for made-up ones.
-#include "cli/doctor/doctor_cards.h"
+#include "cli/doctor/doctor_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,9 +6,7 @@
 
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/doctor/doctor_cards.h"
-#include "cli/doctor/doctor_ranks.h"
-#include "cli/doctor/doctor_threads.h"
+#include "cli/doctor/doctor_report.h"
 #include "cli/doctor/health_report.h"
 #include "cli/doctor/node_check_flags.h"
 #include "cli/terminal/terminal.h"

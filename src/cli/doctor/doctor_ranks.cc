@@ -1,4 +1,4 @@
-#include "cli/doctor/doctor_ranks.h"
+#include "cli/doctor/doctor_report.h"
 
 #include <fmt/format.h>
 
@@ -39,7 +39,7 @@ std::string speed_text(int64_t bits_per_s) {
 }
 
 // A row for each provider: its domains.
-void add_fabric_rows(const RankFindings& f, std::vector<std::pair<std::string, std::string>>* rows) {
+void add_fabric_rows(const RankFindings& f, DoctorRows* rows) {
   rows->emplace_back("fabrics", "tcp: Tessera's own connections; used unless --fabric chooses another");
   if (!f.fabrics_error.empty()) rows->emplace_back("", f.fabrics_error);
   for (size_t i = 0; i < f.fabrics.size();) {
@@ -76,8 +76,8 @@ nlohmann::ordered_json ranks_json(const RankFindings& f) {
           {"fabrics_error", f.fabrics_error}};
 }
 
-std::vector<std::pair<std::string, std::string>> rank_rows(const RankFindings& f) {
-  std::vector<std::pair<std::string, std::string>> rows;
+DoctorRows rank_rows(const RankFindings& f) {
+  DoctorRows rows;
   rows.emplace_back("nproc_per_node auto",
                     fmt::format("{} {}, one for each NUMA node, {} {} each", f.auto_ranks,
                                 f.auto_ranks == 1 ? "rank" : "ranks", f.threads_per_rank,

@@ -1,5 +1,5 @@
 // What doctor says about ranks, for made-up machines.
-#include "cli/doctor/doctor_ranks.h"
+#include "cli/doctor/doctor_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "cli/doctor/doctor_threads.h"
+#include "cli/doctor/doctor_report.h"
 
 #include <fmt/format.h>
 
@@ -54,10 +54,10 @@ nlohmann::ordered_json threads_json(const PoolThreads& threads, int64_t num_onli
           {"calibration", calibration_json(threads.calibration)}};
 }
 
-std::vector<std::pair<std::string, std::string>> thread_rows(const PoolThreads& threads, int64_t num_online) {
+DoctorRows thread_rows(const PoolThreads& threads, int64_t num_online) {
   const CpuLimits& limits = threads.limits;
   const int64_t num_threads = threads.num_threads();
-  std::vector<std::pair<std::string, std::string>> rows;
+  DoctorRows rows;
   rows.emplace_back("processors",
                     fmt::format("{} online, {} on {} core{} allowed by the affinity mask ({})", num_online,
                                 limits.cpus.size(), limits.num_cores(), limits.num_cores() == 1 ? "" : "s",

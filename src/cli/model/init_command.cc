@@ -64,8 +64,8 @@ class InitCommand : public Command {
       run_as_rank(world, {}, [&](Communicator& comm) { write_together(config, layout, options, comm); });
     }
     if (world.rank > 0) return;
-    Tokenizer::open(
-        output_.folder);  // warns if Transformers opens this tokenizer otherwise beside this model
+    // Warns if Transformers opens this tokenizer otherwise beside this model.
+    Tokenizer::open(output_.folder);
     print("{}: {}, vocabulary {}, {} of width {}, as {}\n", output_.folder,
           format_count(layout.num_parameters(), "parameter"), config.vocab_size,
           format_count(config.num_hidden_layers, "layer"), config.hidden_size,

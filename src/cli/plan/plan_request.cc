@@ -47,7 +47,7 @@ void PlanRequest::check_device_flags(const FlagTable& table) const {
 
 std::optional<JobSize> PlanRequest::job(const RunSpec& spec, const ModelConfig& config, int64_t ranks) const {
   const bool reads_data = !tokens && !spec.data.dataset.empty();
-  TerminalReport report({});
+  TerminalReport report{TerminalOptions()};
   return job_size(spec, config, ranks, tokens, reads_data ? threads_for_pool(spec.machine.num_threads) : 1,
                   report);
 }

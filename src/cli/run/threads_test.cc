@@ -7,7 +7,7 @@
 
 #include <map>
 
-#include "cli/doctor/doctor_threads.h"
+#include "cli/doctor/doctor_report.h"
 #include "fake_machine.h"
 #include "launch/job/launch_arguments.h"
 #include "launch/job/rank_environment.h"
