@@ -76,7 +76,7 @@ def prepare(arguments):
     if not note.exists() or note.read_text() != wanted:
         note.unlink(missing_ok=True)
         config.write_text(json.dumps(dict(CONFIG, num_hidden_layers=arguments.layers)))
-        # With a pad token of its own; without, Transformers' collator takes the eos token and masks it in the labels.
+        # The tokenizer has its own pad token; without one, Transformers' collator uses eos and masks it in the labels.
         quiet(arguments.tessera, "tokenizer", "train", "--input", str(arguments.text), "--vocab_size", "8192", "--pad_token",
               "<|pad|>", "--output", str(OUT / "tokenizer"), "--overwrite")  # fmt: skip
         quiet(arguments.tessera, "init", "--config", str(config), "--tokenizer", str(OUT / "tokenizer"), "--output",
@@ -182,7 +182,7 @@ def one_run(name, command, environment, arguments):
 
 
 def all_rounds(arguments, by_name, environment):
-    """What was measured, by name: a list with an entry per round. The two are run in turn."""
+    """Returns the measurements by name, a list with an entry per round. The programs run in turn."""
     rounds = {name: [] for name in by_name}
     for number in range(arguments.repeat):
         for name in by_name:

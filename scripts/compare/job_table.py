@@ -29,7 +29,7 @@ def data(value):
 
 
 def lines_of(path):
-    """Those that are neither empty nor comments."""
+    """Counts the lines that are neither empty nor comments."""
     lines = [line.strip() for line in path.read_text().splitlines()]
     return sum(1 for line in lines if line and not line.startswith(("#", '"""')))
 

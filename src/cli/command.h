@@ -25,10 +25,10 @@ class Command {
 
   virtual std::string name() const = 0;  // "train", "tokenizer train"
 
-  // What help says of it: help_texts/NAME.txt, with _ for spaces in the name. A line for `tessera --help`, a
-  // line with what follows the name on the usage line, paragraphs to show above the flags if the first line
-  // does not suffice, examples, which are indented by four spaces, and after a line "# flag" those of its
-  // flags (base/field_table.h).
+  // Help comes from help_texts/NAME.txt, with _ for spaces in the name. The file has a line for
+  // `tessera --help`, a line with what follows the name on the usage line, paragraphs to show above the flags
+  // if the first line does not suffice, examples indented by four spaces, and after a line "# flag" the texts
+  // of the command's flags (base/field_table.h).
   virtual std::string summary() const;
   virtual std::string usage() const;
   virtual std::string description() const;  // a line for each paragraph

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// What the Hub forwards the names to that had no organisation once.
+// The Hub redirects the old names, which had no organisation, to these.
 constexpr std::string_view kOldNames[] = {"fancyzhx/ag_news",
                                           "google-bert/bert-base-uncased",
                                           "allenai/c4",
@@ -68,7 +68,7 @@ void find_dataset_files(const Flag& flag, DataArguments* args) {
   }
 }
 
-// What flags name by files, folders or names on the Hub.
+// True for flags that take files, folders or names on the Hub.
 bool takes_hub_names(const Flag& flag) {
   return flag.name == "model" || flag.name == "models" || flag.name == "tokenizer" ||
          flag.name == "dataset" || flag.name == "eval_dataset";

@@ -18,8 +18,8 @@ std::string local_model(const std::string& name_or_path, ModelFiles files);
 // data sets on the Hub.
 void resolve_hub_names(Command& command, FlagTable* table);
 
-// What to add to a message that begins with a missing file, if a flag names that without saying whose it is
-// on the Hub ("wikitext-103"); "" otherwise.
+// Returns a hint to append to a message that begins with a missing file, if a flag gives that file as a Hub
+// name without an owner ("wikitext-103"); "" otherwise.
 std::string bare_name_hint(const FlagTable& table, std::string_view message);
 
 }  // namespace tessera

@@ -35,7 +35,7 @@ std::optional<KernelMessage> parse_record(std::string_view line) {
 // Drives of virtual machines that have no medium: whatever looks at them causes an error.
 constexpr const char* kEmptyDrives[] = {"I/O error, dev fd", "I/O error, dev sr"};
 
-// What a message means, nullopt for one that is no error.
+// Returns the symptom that a message shows; nullopt if it is not an error.
 std::optional<std::string_view> symptom_of(const std::string& text) {
   static const auto kSymptoms = read_cells("kernel_log", text_named(cluster_tables(), "kernel_log"), 2);
   for (const char* drive : kEmptyDrives) {

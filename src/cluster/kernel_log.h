@@ -15,7 +15,7 @@ struct KernelMessage {
   std::string text;
 };
 
-// How long ago a message may be to count.
+// Messages older than this do not count.
 inline constexpr double kKernelLogSeconds = 86'400;
 
 // All messages that the kernel still has, at most kMaxKernelMessages of them; nullopt if this process may not

@@ -29,7 +29,7 @@ struct ModelFolders {
 // eos_token_id of a folder's generation_config.json, one or several; empty without one.
 std::vector<int64_t> generation_end_ids(const std::filesystem::path& folder);
 
-// What will be allocated besides the weights; `purpose` is shown to the user.
+// Memory that will be allocated besides the weights; `purpose` is shown to the user.
 struct ModelUse {
   int64_t bytes = 0;
   std::string purpose;

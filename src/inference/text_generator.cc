@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// The same text on every rank: that of `root`, of any length.
+// Returns the text of `root`, of any length, on every rank.
 std::string text_of_rank(std::string text, int root, Communicator& comm) {
   const OpLabel label = {"generated text"};
   text.resize(comm.broadcast(text.size(), root, label));

@@ -81,7 +81,7 @@ TEST_F(TextGeneratorTest, GoesOnFromTheTextBefore) {
       << "another text begins anew";
 }
 
-// With random numbers, which belong to the text.
+// Samples at random: the random numbers depend on the text, not on the rank.
 TEST_F(TextGeneratorTest, RanksContinueWhatOneRankDoes) {
   const std::vector<std::vector<int32_t>> prompts = {{5, 7, 9}, {1}, {5, 7}, {20, 30}, {5}};
   const SamplingOptions random = {.temperature = 2, .seed = 7};

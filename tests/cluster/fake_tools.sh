@@ -233,7 +233,7 @@ tessera_call() {
     *'--part eksctl'*) printf 'addons:\n  - name: coredns\n  - name: aws-ebs-csi-driver\nmanagedNodeGroups:\n' ;;
     'deploy queue --instance foo '*) refuse "unknown instance type 'foo'" ;;
     'deploy queue --device cuda '*)
-      # As many cards as nodes.
+      # The quota has as many cards as nodes.
       printf '%s\n# With 256 vCPUs in all, at 30.31 USD an hour on demand.\n- name: "nvidia.com/gpu"\n  nominalQuota: %s\n' "$*" "${call##* }"
       ;;
     'deploy queue '*) printf '%s\n# With 256 vCPUs in all, at 16.93 USD an hour on demand.\n' "$*" ;;

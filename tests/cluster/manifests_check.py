@@ -45,7 +45,7 @@ def documents(text):
 
 
 def outputs(storage):
-    """What `terraform output -json` prints."""
+    """Returns what `terraform output -json` prints."""
     arn = "arn:aws:iam::111122223333:role/"
     roles = ["karpenter", "cni", "ebs"] + ([storage] if storage != "fsx" else [])
     subnets = {zone: f"subnet-0{i}" for i, zone in enumerate(["us-east-1a", "us-east-1b", "us-east-1c"])}
@@ -100,7 +100,7 @@ def check_documents(files):
     paths = {name: SCRATCH / f"{name}.yaml" for name in files}
     for name, text in files.items():
         paths[name].write_text(text)
-    # What up.sh applies to one cluster, together: they refer to each other.
+    # up.sh applies these to one cluster, so lint them together: they refer to each other.
     for storage in ["fsx", "efs", "s3"]:
         one = [paths[name] for name in [f"nodes-{storage}", f"storage-{storage}", "queue", "runtime", "health"] if name in files]
         result = run(TESSERA, "deploy", "lint", *map(str, one))
@@ -374,7 +374,7 @@ def check_terraform():
         elif any(re.search(r":(Create|Delete|Terminate|Run|Add|Remove|Tag)", a) for a in actions) and "sqs:DeleteMessage" not in actions:
             scoped = "Condition" in statement or statement["Sid"] == "AllowScopedEC2InstanceAccessActions"
             check(scoped, f"Karpenter: {statement['Sid']} is not scoped")
-    # What IAM accepts of a policy, in which it does not count white space; Terraform leaves out the statements' names.
+    # IAM limits the size of a policy, not counting white space; Terraform leaves out the statements' names.
     check('if key != "Sid"' in text, "Terraform: the names of the statements are in Karpenter's policy")
     for statement in policy["Statement"]:
         del statement["Sid"]
@@ -443,7 +443,7 @@ def check_document():
 
 
 def check_fabric():
-    """What the program says of an image with libfabric is what builds one."""
+    """Checks that the program tells how to build an image with libfabric correctly."""
     dockerfile = (DEPLOY / "docker/Dockerfile").read_text()
     root = dockerfile.split(" AS root\n")[1].split("\nFROM ")[0]
     check("ARG FABRIC=\n" in root and "${FABRIC:+libfabric1}" in root, "Dockerfile: libfabric")

@@ -95,7 +95,7 @@ for mode in before after; do
   echo "$mode" >"$FAKE/mode"
   until_done up
   diff <(echo "$wanted") <(snapshot) || fail "up.sh with failures ($mode): another result"
-  # What a cluster in use has besides.
+  # A cluster in use also has these.
   for thing in stack_left instance profile service claims volumes volume interface group; do echo "x-1" >"$FAKE/cloud/$thing"; done
   echo "kube-system/lb" >"$FAKE/cloud/service"
   echo "arn:aws:elasticloadbalancing:us-east-1:111122223333:loadbalancer/net/lb/1" >"$FAKE/cloud/balancer"
@@ -119,7 +119,7 @@ up --fsx-capacity 1200 || fail "after an attempt that made nothing: $(tail -3 "$
 begin
 up && down --keep-bucket || fail "down.sh --keep-bucket: $(tail -3 "$FAKE/log")"
 [ -e "$FAKE/kept_bucket" ] || fail "the bucket was not kept"
-# Those of a cluster named demo-2 begin with that, too.
+# The stacks of a cluster named demo-2 begin with that, too.
 if grep -qF "starts_with(StackName, 'eksctl-demo-')" "$FAKE/calls"; then fail "down.sh takes stacks of other clusters"; fi
 echo i-left >"$FAKE/cloud/volume"
 # A volume in use is not deleted, and so is reported.

@@ -76,7 +76,7 @@ void join_at_equals(Words* words) {
   }
 }
 
-// What a command offers once its name has been typed. `before`: the words after the name, without the last.
+// Returns a command's offers once its name is typed. `before`: the words after the name, without the last.
 std::vector<Offer> offers_within(const Commands& all, Command& command, const Words& before,
                                  const std::string& last) {
   FlagTable table;

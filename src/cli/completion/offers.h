@@ -1,4 +1,4 @@
-// What a shell offers for the last word of a command line. It follows from the flag tables.
+// Completes the last word of a command line for a shell, from the flag tables.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::UnorderedElementsAre;
 
-// What is offered after `tessera LINE`.
+// Returns the words offered after `tessera LINE`.
 std::vector<std::string> offered(const std::string& line) {
   static const Commands all = commands();
   std::vector<std::string> words;

@@ -1,4 +1,4 @@
-// What the subcommands of `tessera deploy` share: flags for the namespace and the user's templates.
+// The subcommands of `tessera deploy` share these flags: the namespace and the user's templates.
 #pragma once
 
 #include <string>

@@ -49,7 +49,7 @@ class DeployConvertCommand : public DeployCommand {
     conversion.train_arguments = converted_arguments(given_flags_, !runtime_.empty());
     const std::string origin = job_ == "-" ? "standard input" : job_;
     const std::string text = convert_jobs(read_input(job_), origin, conversion);
-    // What was wrong before is not refused here.
+    // Findings only warn, because the input job may have had them already.
     for (const std::string& finding : lint_manifests(parse_manifests(text, origin)))
       log_warning("{}", finding);
     write_result(text);

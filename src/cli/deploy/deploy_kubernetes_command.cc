@@ -132,7 +132,7 @@ class DeployKubernetesCommand : public DeployCommand {
     return is_trainer(job.kind) && !has_own_runtime(job.kind, job.queue);
   }
 
-  // What a TrainJob cannot change of its runtime's pods, and what other jobs do not have.
+  // Refuses flags that a TrainJob cannot change in its runtime's pods, and flags that other jobs lack.
   static void check_runtime_flags(const FlagTable& table, const JobSettings& job) {
     if (!shares_runtime(job)) {
       if (!table.is_set("runtime")) return;

@@ -1,5 +1,5 @@
-// What alerts and dashboards refer to exists: metrics, recorded series, runbooks and flags. That the
-// expressions work is checked by tests/monitoring with a Prometheus.
+// Checks that the metrics, recorded series, runbooks and flags used by alerts and dashboards exist.
+// tests/monitoring runs the expressions in a Prometheus.
 #include <gmock/gmock.h>
 
 #include <regex>

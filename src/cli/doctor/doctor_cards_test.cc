@@ -1,4 +1,4 @@
-// What doctor says about cards, for made-up ones.
+// Tests what doctor reports about cards, with fake ones.
 #include "cli/doctor/doctor_report.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What doctor says about ranks, for made-up machines.
+// Tests what doctor reports about ranks, with fake machines.
 #include "cli/doctor/doctor_report.h"
 
 #include <gmock/gmock.h>

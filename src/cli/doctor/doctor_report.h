@@ -1,5 +1,5 @@
-// What `tessera doctor` says of the parts of a machine: as JSON, with null for what is not known, and as
-// names and values to be printed below each other.
+// Formats what `tessera doctor` finds out about a machine: as JSON, with null for unknown values, and as rows
+// of names and values.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -21,7 +21,7 @@ using DoctorRows = std::vector<std::pair<std::string, std::string>>;
 nlohmann::ordered_json threads_json(const PoolThreads& threads, int64_t num_online);
 DoctorRows thread_rows(const PoolThreads& threads, int64_t num_online);
 
-// How many ranks this machine would start, and how other machines reach it.
+// Report how many ranks this machine would start, and how other machines reach it.
 nlohmann::ordered_json ranks_json(const RankFindings& findings);
 DoctorRows rank_rows(const RankFindings& findings);
 

@@ -1,4 +1,4 @@
-// How `tessera doctor` shows what it has checked.
+// Shows the results of the checks that `tessera doctor` runs.
 #pragma once
 
 #include <string>

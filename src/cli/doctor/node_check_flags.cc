@@ -22,8 +22,8 @@ namespace {
 
 constexpr int64_t kMaxReportBytes = int64_t{256} << 20;
 
-// What the catalogue says of the cores of a machine that this process may use; a few cores alone cannot tell
-// the bandwidth.
+// Returns what the catalogue expects of the cores that this process may use, without a bandwidth if they are
+// less than 75% of the machine's cores.
 std::optional<FleetFigures> expected_of(const std::string& instance, int64_t num_cores) {
   for (const Instance& each : shipped_catalogue()) {
     if (each.name != instance) continue;

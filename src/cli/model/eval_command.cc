@@ -78,7 +78,7 @@ class EvalCommand : public ModelCommand {
     std::optional<ChoiceResult> choices;
   };
 
-  // What determines the result, apart from the model and the contents of files.
+  // These settings determine the result, apart from the model and the contents of files.
   std::map<std::string, std::string> settings_of_the_data() const {
     std::map<std::string, std::string> settings = {
         {"dataset", dataset_.empty() ? "none" : "given"},

@@ -1,4 +1,4 @@
-// What the commands that run a model have in common: where it is, on what it runs, how it writes.
+// The commands that run a model share this: where the model is, what device it runs on, how it samples.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class ModelCommand : public Command {
   // --adapter, --dtype and --device. --model comes first in help.
   void declare_model(FlagTable* table);
   void declare_sampling(FlagTable* table);
-  // What the flags say of sampling. Error(kUsage) if it makes no sense.
+  // Returns the sampling options from the flags. Error(kUsage) if they make no sense.
   SamplingOptions sampling() const;
 
   // A folder of adapters alone is one for the model that it names. The tokenizer is the adapter's if it has
@@ -36,7 +36,7 @@ class ModelCommand : public Command {
   // Collective over `comm`.
   LoadedModel load(const ModelFolders& folders, ThreadPool& pool, Communicator& comm,
                    const std::function<ModelUse(const TrainableModel&)>& use = {}) const;
-  // With memory for a TextGenerator of `capacity_of` tokens, which `flag` limits.
+  // Leaves memory for a TextGenerator of `capacity_of` tokens, which `flag` limits.
   LoadedModel load_for_texts(const ModelFolders& folders, const Tokenizer& tokenizer, ThreadPool& pool,
                              Communicator& comm,
                              const std::function<int64_t(const ModelConfig&)>& capacity_of,

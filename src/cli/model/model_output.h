@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// What the weights of files are.
+// Flags accept these words for the dtype of weights in files.
 inline constexpr auto kFileDTypeWords = std::to_array<Word<DType>>({{"bfloat16", DType::kBF16},
                                                                     {"float16", DType::kF16},
                                                                     {"float32", DType::kF32},
@@ -22,7 +22,7 @@ inline constexpr auto kFileDTypeWords = std::to_array<Word<DType>>({{"bfloat16",
                                                                     {"fp16", DType::kF16},
                                                                     {"fp32", DType::kF32}});
 
-// What flags say of it.
+// The flags set these.
 struct ModelOutput {
   std::string folder;  // or file
   bool overwrite = false;

@@ -1,4 +1,4 @@
-// What the commands that plan a run share: the run, the machine, how to show it.
+// The commands that plan a run share this: the run, the machine, how to show the plan.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct PlanRequest {
   int64_t world_size() const { return num_nodes * local_world_size; }
   // The shape of the model, with adapters and their base's form. Error(kUsage) unless it is named once.
   ModelConfig model_config(const FlagTable& table) const;
-  // How long the run is: job_size(), or for the second one assumed_job() if nothing says it.
+  // Both return job_size(); job_or_assumed() falls back to assumed_job() if the run's length is not set.
   std::optional<JobSize> job(const RunSpec& spec, const ModelConfig& config, int64_t ranks) const;
   JobSize job_or_assumed(const RunSpec& spec, const ModelConfig& config, int64_t ranks) const;
   // Measures this machine if it has to.

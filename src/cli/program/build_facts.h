@@ -1,4 +1,4 @@
-// What `tessera --version` tells about this build.
+// Lists what `tessera --version` prints about this build.
 #pragma once
 
 #include <string>

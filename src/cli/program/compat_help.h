@@ -1,4 +1,4 @@
-// What becomes of the names of other programs: `tessera help compat`, and docs/compat.md.
+// Explains how names from other programs map to ours: `tessera help compat`, and docs/compat.md.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// What becomes of a launcher's flag.
+// A launcher's flag translates to one of these.
 enum class Becomes {
   kLaunchFlag,  // of `tessera launch`, with its value
   kTrainFlag,   // of `tessera train`, with its value

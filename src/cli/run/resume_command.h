@@ -11,7 +11,7 @@ namespace tessera {
 // The command line this process was started with.
 std::vector<std::string> own_command_line();
 
-// The same command line quoted for a shell, with --resume_from_checkpoint auto added to its flags.
+// Quotes `command_line` for a shell and adds --resume_from_checkpoint auto to its flags.
 std::string resume_command(std::vector<std::string> command_line);
 
 // Tells the user how to resume this job: its command, that of `tessera launch` if its agent started this

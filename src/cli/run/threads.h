@@ -29,8 +29,8 @@ PoolThreads pool_threads(int64_t asked, const Environment& environment, CpuLimit
 // OMP_NUM_THREADS says otherwise.
 int64_t threads_for_pool(int64_t asked = 0);
 
-// The same for commands that multiply matrices: if no number was requested, a measurement confirms or
-// overrides the default, and a log line reports an override.
+// Like threads_for_pool(), for commands that multiply matrices: if no number was requested, a measurement
+// confirms or overrides the default, and a log line reports an override.
 int64_t threads_for_products(int64_t asked = 0);
 
 // For a report: always measures.

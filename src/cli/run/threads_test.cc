@@ -1,5 +1,5 @@
-// How many threads a process starts, depending on the machine, an agent and the user's choice, and what
-// doctor says about it.
+// Tests how many threads a process starts, depending on the machine, an agent and the user's choice, and what
+// doctor reports about it.
 #include "cli/run/threads.h"
 
 #include <gmock/gmock.h>

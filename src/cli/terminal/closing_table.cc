@@ -77,7 +77,7 @@ std::string speed_text(const TrainSummary& summary) {
                             format_count(summary.peak->num_measurements, "measurement"));
 }
 
-// What the ranks of a node move, which share its disk.
+// Adds up the traffic of all ranks of a node, because they share its disk.
 std::string disk_text(const TrainSummary& summary, const ClosingFacts& facts) {
   const DiskUse& step = summary.disk->step;
   const int64_t num_ranks = std::max(1, facts.num_ranks / std::max(1, facts.num_nodes));

@@ -1,4 +1,4 @@
-// What a run was: the table at its end.
+// Summarizes a run in a table when it ends.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// What the summary does not have.
+// The summary lacks these.
 struct ClosingFacts {
   int num_ranks = 1;
   int num_nodes = 1;

@@ -17,7 +17,7 @@ constexpr const char* kDim = "2";
 constexpr const char* kGreen = "32";
 constexpr const char* kYellow = "33";
 
-// What is dropped when space runs out, in this order.
+// Fields are dropped in this order when space runs out.
 enum Importance { kSpeedField, kRateField, kTokensField, kEtaField, kLossField, kStepField };
 
 struct Field {

@@ -55,7 +55,7 @@ std::string first_characters(std::string_view text, int64_t count) {
 }
 
 [[noreturn]] void fail_output(int error) {
-  // As any program whose output `head` has read enough of.
+  // End like any program whose reader, such as `head`, has closed the pipe.
   if (error == EPIPE) end_by_signal(SIGPIPE);
   // Otherwise the C library's exit handlers would try to write the rest of the buffer and fail again,
   // unreported.

@@ -21,9 +21,9 @@ inline constexpr std::chrono::seconds kPlainLineInterval{10};
 // failure (full disk, closed descriptor) is an Error(kIoError). Buffered when standard output is not a
 // terminal. Clears a status line first.
 void write_output(std::string_view text);
-// The same for text that is the result itself, of a model or a tokenizer: byte by byte, except on a terminal.
+// Like write_output(), for the result of a model or a tokenizer: bytes are unchanged, except on a terminal.
 void write_result(std::string_view text);
-// The same for text made of visible_text() and colours of our own.
+// Like write_output(), for text made of visible_text() and our own colours.
 void write_coloured(std::string_view text);
 void flush_output();
 template <typename... Args>
@@ -31,7 +31,7 @@ void print(fmt::format_string<Args...> format, Args&&... args) {
   write_output(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// What a closed reader (`tessera ... | head`) does to the program: ends it quietly by SIGPIPE, or nothing.
+// A closed reader (`tessera ... | head`) either ends the program quietly by SIGPIPE or is ignored.
 enum class ClosedOutput { kEndsProgram, kIsIgnored };
 // kIsIgnored drops output once the reader is gone or, with a warning, a write fails: a training run outlives
 // its log.

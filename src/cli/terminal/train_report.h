@@ -21,7 +21,7 @@ struct TerminalOptions {
   bool bar = true;
   // Nothing at all.
   bool quiet = false;
-  // How to resume the run if it is interrupted (describe_resuming).
+  // Tells the user how to resume the run if it is interrupted (describe_resuming).
   std::string resuming = {};
 };
 

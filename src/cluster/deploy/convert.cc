@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// Of pods that do not say how long they may take to end.
+// Kubernetes uses this for pods that do not set terminationGracePeriodSeconds.
 constexpr int64_t kDefaultPodGraceSeconds = 30;
 
 // A text whose lines are replaced, by the places that they had at first.

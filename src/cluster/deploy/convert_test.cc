@@ -13,7 +13,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-// As jobs for other programs are written: a shell that fetches the program, variables for envsubst, comments.
+// A typical job for another program has a shell that fetches the program, envsubst variables and comments.
 constexpr const char* kTrainJob = R"(# Fine-tunes on four nodes.
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob

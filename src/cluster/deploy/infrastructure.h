@@ -1,4 +1,4 @@
-// What deploy/eks/terraform made, as `terraform output -json` tells it.
+// Describes what deploy/eks/terraform created, as printed by `terraform output -json`.
 #pragma once
 
 #include <filesystem>

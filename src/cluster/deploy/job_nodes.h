@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// As the flags of `tessera deploy kubernetes` give them.
+// The flags of `tessera deploy kubernetes` set these.
 struct JobNodes {
   std::string instance;  // "" = of a type that cpus and memory_bytes describe
   bool on_card = false;
@@ -26,8 +26,8 @@ struct JobNodes {
 // one.
 Instance node_type(const JobNodes& nodes, const std::vector<Instance>& catalogue);
 
-// What a pod with this many ranks gets of a node. Error(kBadConfig) if the node leaves it less than what was
-// asked for.
+// Returns a pod's share of a node for this many ranks. Error(kBadConfig) if the node leaves less than was
+// requested.
 PodSize pod_size(const JobNodes& nodes, const Instance& instance, int local_world_size);
 
 // Sets the job's instance, its ranks on a node (one for each NUMA node unless given, one on a card), cards

@@ -27,7 +27,7 @@ void leave_out_missing_adapter(RunSpec* spec) {
   spec->lora.adapter.clear();
 }
 
-// What the settings that were given leave no choice about.
+// Fixes the options that the given settings determine.
 SearchOptions options_for(const RunSpec& spec, SearchOptions options, const JobSettings& job) {
   options.num_nodes = job.num_nodes;
   options.local_world_size = job.local_world_size;

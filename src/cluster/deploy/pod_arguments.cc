@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-// What the value of a flag for a file or folder may be besides a path in the pod.
+// A flag for a file or folder may take one of these instead of a path in the pod.
 enum class Other { kNothing, kModel, kDataset, kWord };
 
 Other other_of(std::string_view flag) {

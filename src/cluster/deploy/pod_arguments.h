@@ -13,7 +13,7 @@ namespace tessera {
 // Error(kUsage) for settings that name files which the pods do not have: everything has to be a name on the
 // Hub or a path in the pods, on the volume at /data unless they have others.
 void check_pod_paths(const std::vector<const Flag*>& given, bool has_other_volumes = false);
-// The same for the folders of a DeepSpeed file's monitors, once it has been read.
+// Like check_pod_paths(), for the folders of a DeepSpeed file's monitors, once the file has been read.
 void check_monitors(const ReportingSpec& reporting);
 
 // Error(kUsage) if --fabric needs what the image or the pods lack.

@@ -1,4 +1,4 @@
-// What holds up a job in a cluster.
+// Finds out what is holding up a job in a cluster.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// What `tessera status` ends with.
+// `tessera status` exits with this code.
 enum class Outlook : int {
   kGood = 0,      // runs, or has finished
   kWaiting = 1,   // for something the cluster does by itself
@@ -48,7 +48,7 @@ std::string last_line(const JobObjects& job);
 PodCounts count_pods(const JobObjects& job);
 // Restarts of a JobSet but for those of pods that Kueue ended, or failed pods of a Job.
 int64_t num_restarts(const JobObjects& job);
-// How often Kueue took the job's quota away.
+// Counts how often Kueue evicted the job.
 int64_t num_evictions(const JobObjects& job);
 Diagnosis diagnose(const JobObjects& job);
 

@@ -43,7 +43,7 @@ struct JobObjects {
 // Error(kNoInput) if there is no such job, and as Kubectl.
 JobObjects get_job(const Kubectl& kubectl, const JobName& name);
 
-// What a JSON pointer leads to, if it is there and of this type; otherwise "", 0, false, or an empty list.
+// Return the value at a JSON pointer if it exists and has this type; else "", 0, false or an empty list.
 std::string text_at(const nlohmann::json& object, const std::string& pointer);
 int64_t number_at(const nlohmann::json& object, const std::string& pointer, int64_t otherwise = 0);
 std::string object_name(const nlohmann::json& object);  // metadata.name

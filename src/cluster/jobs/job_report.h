@@ -1,4 +1,4 @@
-// What `tessera status` says of a job.
+// Formats what `tessera status` reports about a job.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace tessera {
 
 // A few lines: the state and what the cluster says of it, the progress, the advice.
 std::string job_text(const JobObjects& job, const Diagnosis& found);
-// The same as a JSON object, indent 2, trailing newline.
+// Returns the report as a JSON object with indent 2 and a trailing newline.
 std::string job_json(const JobObjects& job, const Diagnosis& found);
 
 }  // namespace tessera

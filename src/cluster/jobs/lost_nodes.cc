@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What the default tolerations of a pod allow a node to be away.
+// A pod's default tolerations keep it on an unreachable node for this long.
 constexpr int64_t kDefaultTolerationSeconds = 300;
 
 struct LostPod {

@@ -1,4 +1,4 @@
-// What a node of a cluster leaves to the pods of a job.
+// Computes what a node of a cluster leaves for the pods of a job.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Allocatable {
 Allocatable allocatable_of(const Instance& instance, std::optional<int64_t> max_pods = {},
                            int64_t cpu_multiple = 1);
 
-// What the nodes of a kind are called in manifests, and what keeps other pods off them.
+// Manifests use these names for a kind of node, and this taint to keep other pods off it.
 struct NodeKind {
   const char* type;           // label nodeType, and name of the NodePool, EC2NodeClass and ResourceFlavor
   const char* taint;          // with effect NoSchedule

@@ -106,7 +106,7 @@ std::vector<std::string> pod_arguments(const JobSettings& job) {
   return words;
 }
 
-// Of TrainJobs that give only what to train. Kubernetes puts the name of the job into the folder.
+// A TrainJob that says only what to train gets these. Kubernetes puts the job's name into the folder.
 std::vector<std::string> runtime_arguments(const PodSettings& pod) {
   const GracePeriods grace = longest_grace(/*spot=*/true);
   return {"launch",

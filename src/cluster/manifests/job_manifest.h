@@ -33,7 +33,7 @@ inline bool has_own_runtime(JobKind kind, const std::string& queue) {
 // bugs, values that are not finite (docs/operations.md).
 inline constexpr int kFinalCodes[] = {64, 65, 66, 70, 78, 79};
 
-// What pods of all jobs have in common; the names are those of docs/kubernetes.md.
+// The pods of all jobs share these settings; docs/kubernetes.md uses the same names.
 struct PodSettings {
   std::string name_space = "training";
   std::string image;
@@ -50,7 +50,7 @@ struct PodSettings {
 inline constexpr const char* kDataMount = "/data";
 inline constexpr const char* kDefaultClaim = "training-data";
 inline constexpr const char* kMetricsSecret = "tessera-metrics";
-// Of TrainJobs that `tessera deploy kubernetes` did not write.
+// TrainJobs that `tessera deploy kubernetes` did not write use this secret.
 inline constexpr const char* kRendezvousSecret = "tessera-rendezvous";
 
 struct JobSettings {

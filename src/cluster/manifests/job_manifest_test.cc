@@ -185,7 +185,7 @@ TEST(JobManifest, ReferencesToFieldsSayWhatKubernetesWouldAdd) {
   EXPECT_EQ(num_references, 4);
 }
 
-// As Kueue writes them when it updates a TrainJob.
+// Kueue writes amounts this way when it updates a TrainJob.
 TEST(JobManifest, AmountsAreInTheirLargestUnit) {
   const Value train_job = documents(small_job(JobKind::kTrainerV22)).back().body;
   EXPECT_EQ(text_at(train_job, "spec.trainer.resourcesPerNode.limits.memory"), "400Gi");
@@ -324,8 +324,8 @@ TEST(RuntimeManifest, HasWhatItsJobsNeedInEveryForm) {
   }
 }
 
-// What the Kubeflow SDK goes by (kubeflow/trainer/backends/kubernetes): the label, the container `node` with
-// an image, and a command to which a TrainJob adds arguments.
+// The Kubeflow SDK (kubeflow/trainer/backends/kubernetes) relies on the label, the container `node` with an
+// image, and a command to which a TrainJob adds arguments.
 TEST(RuntimeManifest, StartsJobsThatGiveOnlyWhatToTrain) {
   RuntimeSettings runtime;
   runtime.pod.image = "tessera:1";

@@ -1,4 +1,4 @@
-// What a job in a cluster needs, from the planner of `tessera plan` and `tessera train`.
+// Plans what a job in a cluster needs, with the planner of `tessera plan` and `tessera train`.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct PodSize {
   int64_t memory_bytes = 0;
 };
 
-// How long a pod may take from SIGTERM to its end, in seconds.
+// Seconds a pod may take to shut down after SIGTERM.
 struct GracePeriods {
   double needed_s = 0;    // for a step and a checkpoint
   int64_t run_s = 0;      // train --grace_period_s
@@ -38,17 +38,17 @@ struct GracePeriods {
 
 // A spot instance is gone two minutes after its notice; Karpenter needs some seconds of them.
 inline constexpr int64_t kSpotGraceSeconds = 110;
-// What a ClusterTrainingRuntime allows every job; each asks its launcher for less.
+// A ClusterTrainingRuntime allows every job this much; each job asks its launcher for less.
 inline constexpr int64_t kMostGraceSeconds = 600;
 
 // The program takes a step and a checkpoint to fit if they take four fifths of its grace period.
 GracePeriods grace_periods(int64_t checkpoint_bytes, double storage_bytes_per_s, double step_s, bool spot);
 
-// The same with a period that the user gives. Error(kUsage) if the nodes do not allow it.
+// Replaces the run's period with the user's. Error(kUsage) if the nodes do not allow it.
 GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot);
-// The longest that the nodes allow.
+// Returns the longest periods that the nodes allow.
 GracePeriods longest_grace(bool spot);
-// Those of a run in a pod that has this long.
+// Returns the periods of a run in a pod that has `pod_s` seconds.
 GracePeriods grace_of_pod(int64_t pod_s);
 
 struct JobPlanRequest {
@@ -67,8 +67,8 @@ struct JobPlan {
   double usd_per_hour = 0;  // of all nodes, on demand
 };
 
-// With device cuda on one card of the instance, which needs some. Error(kBadConfig) with the planner's
-// reasons if the job does not fit into the memory of the pods or of the card.
+// With device cuda, plans for one card of the instance, which must have cards. Error(kBadConfig) with the
+// planner's reasons if the job does not fit into the memory of the pods or of the card.
 JobPlan plan_job(const JobPlanRequest& request);
 
 }  // namespace tessera

@@ -13,9 +13,9 @@
 
 namespace tessera {
 
-// What breaks a rule, a line each, in the order of the documents: "job.yaml:12: TrainJob llama: spec.trainer:
-// ...". Documents refer to each other only among those given; a reference to what none of them defines is
-// left to the cluster.
+// Returns a line for each broken rule, in the order of the documents: "job.yaml:12: TrainJob llama:
+// spec.trainer: ...". References are resolved only among the given documents; a reference to something that
+// none of them defines is left to the cluster.
 std::vector<std::string> lint_manifests(const std::vector<Manifest>& manifests);
 
 // Whether there are rules for its kind, as far as kinds that `tessera deploy` writes or refers to are

@@ -168,7 +168,7 @@ void lint_claims(LintReport* report) {
   }
 }
 
-// What the pods of a job take together of a resource; nullopt: not known.
+// Returns how much of a resource all pods of a job take together; nullopt: not known.
 std::optional<double> taken_by_job(const Manifest& job, const std::string& resource) {
   // Kubernetes takes a limit for a request that is not there.
   const auto request_of = [&](const Value& at, const char* path) {

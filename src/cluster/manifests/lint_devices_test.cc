@@ -1,4 +1,4 @@
-// What `tessera deploy lint` says about jobs on NVIDIA cards.
+// Tests what `tessera deploy lint` reports about jobs on NVIDIA cards.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What holds for the pods of training, whoever makes them: resources, memory in volumes, NVIDIA cards.
+// Checks training pods, whoever creates them: resources, memory in volumes, NVIDIA cards.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// What the rules of lint.h share.
+// The rules of lint.h share these helpers.
 #pragma once
 
 #include <string>
@@ -53,7 +53,7 @@ std::vector<PodTemplate> pod_templates(const Manifest& manifest);
 
 // The runtime of a TrainJob, if it is among the documents.
 const Manifest* runtime_of(const Manifest& train_job, const LintReport& report);
-// What a TrainJob changes of the pods of its runtime: podTemplateOverrides, or runtimePatches with a pod
+// A TrainJob changes its runtime's pods in this way: by podTemplateOverrides, or by runtimePatches with a pod
 // template.
 struct PatchedPod {
   const Value* value = nullptr;  // with metadata and spec

@@ -1,4 +1,4 @@
-// What may be written into a manifest: names as Kubernetes allows them, and text.
+// Checks what goes into a manifest: names that Kubernetes allows, and text.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ inline constexpr size_t kMaxLabelLength = 63;  // RFC 1123, section 2.1
 // ("-node-0-3").
 void check_label(std::string_view flag, std::string_view value, std::string_view suffix = {});
 
-// The same for names that may have dots, such as a storage class: labels of any length joined by '.', at most
-// 253 characters in all.
+// Like check_label(), for names that may have dots, such as a storage class: labels of any length joined by
+// '.', at most 253 characters in all.
 void check_object_name(std::string_view flag, std::string_view value);
 
 // Error(kUsage) unless `value` is text that YAML carries unchanged: valid UTF-8 without control characters

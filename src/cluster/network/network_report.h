@@ -1,4 +1,4 @@
-// What the matrix of a network says: tables for people, JSON for programs, and which link or node to look at.
+// Reports a network's matrix: tables for people, JSON for programs, and which link or node to look at.
 #pragma once
 
 #include <string>

@@ -64,7 +64,7 @@ TEST(NetworkReport, SlowNodeIsNamedWithItsDirection) {
   EXPECT_EQ(network_json(matrix, findings)["findings"][0]["to"], 2);
 }
 
-// What plan --network takes.
+// plan --network reads this.
 TEST(NetworkReport, JsonHasTheTypicalLink) {
   NetworkMatrix matrix = even_network(4);
   matrix.gbit_per_s.at(0, 1) = 1;

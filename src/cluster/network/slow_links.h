@@ -1,4 +1,4 @@
-// Which link or node is slow among several that should be alike.
+// Finds links and nodes that are slower than others that should be alike.
 #pragma once
 
 #include <string>

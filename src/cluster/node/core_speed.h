@@ -1,5 +1,5 @@
-// What every core of this machine achieves: wrong results, slow cores and slow NUMA nodes show up only if
-// each is measured by itself.
+// Measures every core of this machine by itself: wrong results, slow cores and slow NUMA nodes do not show up
+// otherwise.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ Check check_products(const CoreTrial& trial);
 Check check_memory_pattern(const CoreTrial& trial);
 // Fails if a core is slower than this share of the median core.
 Check check_slow_cores(const CoreTrial& trial);
-// The same of bandwidth, for NUMA nodes with several cores in the trial.
+// Like check_slow_cores(), for the bandwidth of NUMA nodes with several cores in the trial.
 Check check_slow_numa_nodes(const CoreTrial& trial, const std::vector<NumaNode>& nodes);
 
 // Sums over cores.

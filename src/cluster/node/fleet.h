@@ -1,4 +1,4 @@
-// What machines of the same type achieve, to compare one with.
+// Records what machines of the same type achieve, to compare one with the others.
 #pragma once
 
 #include <cstdint>

@@ -166,7 +166,7 @@ std::vector<Check> check_pressure(bool should_be_idle, const fs::path& root) {
                                check_one_pressure(root, "io", "full", kMaxIoPressure,
                                                   "a disk is too slow or failing; see doctor --storage")};
   if (should_be_idle) {
-    // What it does to the speed is measured.
+    // Other checks measure its effect on speed, so this one only advises.
     Check check = check_one_pressure(root, "cpu", "some", kMaxCpuPressure,
                                      "other processes use the processors of this node");
     if (check.outcome == CheckOutcome::kFailed) check.outcome = CheckOutcome::kAdvice;

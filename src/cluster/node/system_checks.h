@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// What holds processors back, counted since the machine or the container started.
+// Throttling of the processors, counted since the machine or the container started.
 struct ThrottleCounters {
   std::optional<int64_t> thermal_events;  // of all processors
   std::optional<double> quota_s;          // cgroup CPU quota
@@ -47,7 +47,7 @@ Check check_network_errors(const std::filesystem::path& root = "/");
 // TCP segments sent again since the start of the machine or container.
 Check check_network_retransmits(const std::filesystem::path& root = "/");
 
-// What is free of what the machine, or the container, has.
+// Checks how much memory of the machine, or the container, is free.
 Check check_free_memory(int64_t free_bytes, int64_t limit_bytes);
 
 }  // namespace tessera

@@ -14,7 +14,7 @@ namespace tessera {
 // A small write and its fsync takes milliseconds; a second and more means trouble.
 inline constexpr double kMaxFsyncMs = 1000;
 
-// What a child process reports line by line: where it is, and what it has found.
+// A child process reports line by line which stage it is in and what it has found.
 struct TrialReport {
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> texts;

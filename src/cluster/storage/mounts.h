@@ -1,4 +1,4 @@
-// Which file system a folder is on.
+// Finds the file system that a folder is on.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +33,13 @@ std::vector<Mount> read_mounts(const std::filesystem::path& root = "/");
 // The mount of a path that is absolute and without symbolic links; nullopt if there are none.
 std::optional<Mount> mount_of(const std::vector<Mount>& mounts, const std::filesystem::path& path);
 
-// How Lustre spreads a file over its servers.
+// Lustre stripes a file over its servers this way.
 struct LustreLayout {
   int64_t stripe_count = 0;  // the most of any part of the file; -1 = all servers
   int64_t stripe_bytes = 0;
 };
-// From the extended attribute lustre.lov (lov_user_md and lov_comp_md_v1 in lustre_user.h), in hexadecimal;
-// nullopt if it is none that this knows.
+// Parses the extended attribute lustre.lov (lov_user_md and lov_comp_md_v1 in lustre_user.h), in hexadecimal;
+// nullopt if the format is unknown.
 std::optional<LustreLayout> parse_lustre_layout(std::string_view hex);
 
 }  // namespace tessera

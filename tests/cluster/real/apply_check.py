@@ -10,12 +10,12 @@ import re
 from cluster import ROOT, SET, STATE, apply, attempt, check, deploy, kubectl
 
 FOLDER = f"{STATE}/manifests"
-# What client and server say of objects that are there already, of every document, and of the Job that needs CHOWN (run_volume_owner
-# of behave_check.py).
+# Client and server print these lines for objects that already exist, for every document, and for the Job that needs
+# CHOWN (run_volume_owner of behave_check.py).
 EXPECTED = re.compile(r"last-applied-configuration|serverside-applied|(created|configured|unchanged) \(server dry run\)|"
                       r"Warning: would violate PodSecurity \"restricted:latest\": unrestricted capabilities \(container \"chown\" must")
 
-# What a TrainJob has from its runtime.
+# A TrainJob gets these flags from its runtime.
 OF_RUNTIMES = re.compile(r"--(node_check|metrics_port \d+|hf_token_secret \S+)")
 RUN = "--model org/some-model --dataset org/rows --max_length 1024"
 SHAPES = {
@@ -50,7 +50,7 @@ OTHERS = {
 
 
 def infrastructure(storage):
-    """What `terraform output -json` prints in deploy/eks/terraform."""
+    """Returns what `terraform output -json` prints in deploy/eks/terraform."""
     subnets = {zone: f"subnet-0{i}" for i, zone in enumerate(["us-east-1a", "us-east-1b", "us-east-1c"])}
     arn = "arn:aws:iam::111122223333:role/"
     values = {

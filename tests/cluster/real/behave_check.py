@@ -17,7 +17,7 @@ WORDS = {SET: "trainjob", "jobset": "jobset", "job": "job"}
 DONE = {"trainjob": "Complete", "jobset": "Completed", "job": "Complete"}
 # Three pods without Kueue, which would admit one job after the other.
 THREE = "--model_config llama3-8b --instance r7i.16xlarge --nodes 3"
-# The same on nodes that no other scenario uses.
+# THREE_APART runs on nodes that no other scenario uses.
 THREE_APART = THREE.replace("16x", "24x") + " --zone "
 
 

@@ -131,7 +131,7 @@ def tessera(*arguments):
 
 
 def deploy(*arguments):
-    """What `tessera deploy` writes."""
+    """Returns what `tessera deploy` writes."""
     result = tessera("deploy", *arguments)
     if result.returncode != 0:
         raise RuntimeError(f"tessera deploy {' '.join(arguments)}: exit code {result.returncode}: {result.stderr}")

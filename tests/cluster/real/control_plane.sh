@@ -125,7 +125,7 @@ start_controllers() {
   ready jobset 9081 # its webhook sees what Kubeflow Trainer creates
   controller trainer kubeflow-system kubeflow-trainer-controller-manager --config trainer.yaml
 
-  # With the configuration that deploy/eks/up.sh gives it.
+  # Kueue gets the configuration that deploy/eks/up.sh gives it.
   config "$root/deploy/eks/values/kueue.yaml" 9280 >kueue.yaml
   apply_release "$cache/manifests/kueue/default" 9280 kueue.x-k8s.io
   controller kueue kueue-system kueue-controller-manager --config kueue.yaml --feature-gates VisibilityOnDemand=false
