@@ -13,7 +13,9 @@ TOKEN = "0123456789abcdef-token"
 # Without values in this run, or on machines that cannot tell them.
 MAY_BE_ABSENT = {"tessera_eval_loss", "tessera_rdma_counter_total", "tessera_clock_hertz", "tessera_cpu_frequency_hertz",
                  "tessera_numa_free_bytes", "tessera_numa_miss_pages_total", "tessera_cpu_throttled_seconds_total",
-                 "tessera:cpu_throttled:rate5m"}
+                 "tessera:cpu_throttled:rate5m", "tessera:card_xid:last"}
+# Those of NVIDIA cards and of their exporter.
+OF_CARDS = ("tessera_gpu_", "DCGM_")
 START = time.monotonic()
 
 
@@ -130,10 +132,10 @@ def check_expressions(prometheus, tessera, groups):
     def has_value(expression):
         """Whether the expression has a value; None if what it may need is absent from this run."""
         names = set(prometheus.ask("label/__name__/values", **{"match[]": '{job="demo"}'}))
-        missing = set(re.findall(r"\btessera[_:][a-z_0-9:]+", expression)) - names
+        missing = set(re.findall(r"\b(?:tessera[_:]|DCGM_)[A-Za-z_0-9:]+", expression)) - names
         if prometheus.ask("query", query=expression)["result"]:
             return True
-        return None if missing and missing <= MAY_BE_ABSENT else False
+        return None if missing and all(name in MAY_BE_ABSENT or name.startswith(OF_CARDS) for name in missing) else False
 
     end = time.monotonic() + 30
     num_values, pending = 0, expressions
