@@ -96,7 +96,7 @@ class Trainer:
         )
         self._peft_config = peft_config
         self._early_stopping: dict[str, Any] = {}
-        several = isinstance(eval_dataset, Mapping)
+        several = isinstance(eval_dataset, Mapping) and evaluates(self._read_settings())
         if peft_config is not None or several or not isinstance(self.args, TrainingArguments):
             names = {"eval_dataset": [f"{name}=given to the trainer" for name in eval_dataset]} if several else {}
             for line in check_settings({**self._read_settings(), **names}):

@@ -304,8 +304,9 @@ SCRIPT = textwrap.dedent("""
 
 def start_script(model: str, *more: str) -> subprocess.Popen[str]:
     Path("script.py").write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
+    # Where the tests run in the background of a shell, they inherit SIGINT as ignored.
     return subprocess.Popen([sys.executable, "script.py", model, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            text=True)  # fmt: skip
+                            text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
 
 
 def read_until(process: subprocess.Popen[str], line: str) -> None:
