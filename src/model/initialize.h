@@ -15,7 +15,7 @@ namespace tessera {
 void initialize_parameter(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
                           TensorView destination);
 
-// The same of the flat elements [begin, begin + values.size()) of a model; zeros in the gaps between
+// Initializes the flat elements [begin, begin + values.size()) of a model; zeros in the gaps between
 // parameters and, as Hugging Face does, in the embedding of the padding token.
 void initialize_elements(const ParameterLayout& layout, const ModelConfig& config, uint64_t seed,
                          int64_t begin, std::span<float> values);

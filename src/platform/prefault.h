@@ -26,7 +26,7 @@ void prefault_shared(ThreadPool& pool, std::span<std::byte> memory, int64_t begi
 // Bytes of the mapping containing `address` that are on huge pages now (AnonHugePages and ShmemPmdMapped of
 // /proc/self/smaps); nullopt if the kernel does not report it.
 std::optional<int64_t> huge_page_bytes(const void* address);
-// The same of a new buffer of kHugePageTrialBytes, prefaulted.
+// Bytes on huge pages of a new, prefaulted buffer of kHugePageTrialBytes.
 std::optional<int64_t> try_huge_pages(ThreadPool& pool);
 inline constexpr int64_t kHugePageTrialBytes = int64_t{64} << 20;
 

@@ -48,10 +48,7 @@ class DeployKubernetesCommand : public DeployCommand {
   void complete_flags(FlagTable* table) override {
     DeployCommand::complete_flags(table);
     read_setting_files(table, &given_);
-    for (size_t i = 0; i < num_training_flags_; ++i) {
-      const Flag& flag = table->flags()[i];
-      if (table->is_set(flag.name) && flag.get) given_flags_.push_back(&flag);
-    }
+    given_flags_ = given_of_first(*table, num_training_flags_);
   }
 
   void run(FlagTable* table) override {

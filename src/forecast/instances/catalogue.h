@@ -60,8 +60,8 @@ std::string_view shipped_catalogue_json();
 // The instances of a catalogue without cards, where runs on processors are looked for, and those with cards.
 std::vector<Instance> without_cards(std::vector<Instance> catalogue);
 std::vector<Instance> with_cards(std::vector<Instance> catalogue);
-// Those of the two that can be rented by the hour and match any of `patterns` (select_instances()); none or
-// "all" stand for all.
+// The instances with cards, or those without, that can be rented by the hour and match any of `patterns`
+// (select_instances()); none or "all" stand for all.
 std::vector<Instance> rentable_instances(std::vector<Instance> catalogue, bool on_cards,
                                          const std::vector<std::string>& patterns);
 // The card of a catalogue that the driver calls `name`: one all of whose name's words are in it, as those of
