@@ -12,13 +12,13 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "io/file.h"
 #include "model/families/families.h"
 #include "platform/crc32c.h"
 #include "support/checkpoint_test_support.h"
+#include "support/fuzz_support.h"
 
 namespace tessera {
 namespace {

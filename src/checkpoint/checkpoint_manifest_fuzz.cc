@@ -6,9 +6,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "platform/crc32c.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "formats/hjson.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "hub/dataset_splits.h"
 #include "hub/file_choice.h"
 #include "hub/http.h"
 #include "hub/hub_answers.h"
+#include "support/fuzz_support.h"
 
 namespace tessera {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "jinja/template.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

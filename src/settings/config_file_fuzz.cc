@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "base/fuzz_support.h"
 #include "base/text.h"
 #include "settings/config_file.h"
+#include "support/fuzz_support.h"
 
 namespace tessera {
 namespace {

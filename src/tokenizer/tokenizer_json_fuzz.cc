@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
+#include "support/fuzz_support.h"
 #include "tokenizer/pipeline/byte_level.h"
 #include "tokenizer/tokenizer.h"
 

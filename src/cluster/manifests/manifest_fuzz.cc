@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "cluster/manifests/lint.h"
+#include "support/fuzz_support.h"
 
 namespace tessera {
 namespace {

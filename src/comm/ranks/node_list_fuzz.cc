@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "base/fuzz_support.h"
 #include "comm/ranks/node_list.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

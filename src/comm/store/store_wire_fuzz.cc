@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "base/fuzz_support.h"
 #include "comm/store/store_proof.h"
 #include "comm/store/store_wire.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

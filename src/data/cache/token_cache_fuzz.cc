@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "data/cache/token_cache.h"
 #include "io/file.h"
+#include "support/fuzz_support.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {

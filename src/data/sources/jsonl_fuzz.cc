@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "base/text.h"
 #include "data/sources/record_reader.h"
 #include "formats/value_json.h"
+#include "support/fuzz_support.h"
 #include "support/value_json.h"
 
 namespace tessera {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/fuzz_support.h"
 #include "formats/csv/csv_reader.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "formats/gguf/gguf.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 // Any text is either rejected with an Error or gives a configuration that can be written and read back.
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "formats/huggingface/lora_config.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

@@ -1,9 +1,9 @@
 // Any text is either rejected with an Error or gives a configuration that can be written and read back.
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "base/log.h"
 #include "formats/huggingface/model_config.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

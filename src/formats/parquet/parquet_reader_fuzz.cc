@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "base/fuzz_support.h"
 #include "formats/parquet/parquet_reader.h"
 #include "formats/row_error.h"
+#include "support/fuzz_support.h"
 #include "support/parquet_bytes.h"
 
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "base/fuzz_support.h"
 #include "formats/safetensors/safetensors.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <sstream>
 #include <string>
 
-#include "base/fuzz_support.h"
 #include "monitor/records/run_report.h"
+#include "support/fuzz_support.h"
 
 namespace tessera {
 namespace {

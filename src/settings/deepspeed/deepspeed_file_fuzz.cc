@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "base/fuzz_support.h"
 #include "settings/deepspeed/deepspeed_file.h"
+#include "support/fuzz_support.h"
 
 namespace {
 

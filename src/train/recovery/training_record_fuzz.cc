@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/fuzz_support.h"
 #include "report/trainer_state.h"
+#include "support/fuzz_support.h"
 #include "train/recovery/training_record.h"
 
 namespace tessera {
