@@ -19,7 +19,7 @@ struct NumaMemory {
 // One for each NUMA node, in ascending order.
 std::vector<NumaMemory> numa_memory(const std::filesystem::path& root = "/");
 
-// In this process's network namespace.
+// Counts those of this process's network namespace.
 struct TcpSegments {
   int64_t sent = 0;  // not counting those sent again
   int64_t sent_again = 0;

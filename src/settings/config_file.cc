@@ -361,7 +361,7 @@ std::optional<std::vector<std::string>> words_of_null(const ConfigSetting& setti
   for (const NullMeaning& meaning : kNullMeanings) {
     if (setting.name == meaning.name) return meaning.values;
   }
-  if (setting.name == "lora_target_modules") return std::nullopt;  // script_arguments.h
+  if (setting.name == "lora_target_modules") return std::nullopt;  // script_settings.h
   const bool is_off = flag.type == FlagType::kBool && flag.default_text == "false";
   if (flag.default_text.empty() || is_off) return std::nullopt;
   const bool is_on = flag.type == FlagType::kBool && flag.default_text == "true";

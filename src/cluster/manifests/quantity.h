@@ -13,7 +13,7 @@ namespace tessera {
 // 3000. A controller that updates an object rewrites its amounts in this form; any other would then differ
 // from the manifest, and applying that again would be a change.
 std::string count_quantity(int64_t count);
-// Likewise of bytes: "474419Mi", "480Gi".
+// Writes a number of bytes likewise: "474419Mi", "480Gi".
 std::string bytes_quantity(int64_t bytes);
 
 // "500m", "62", "485Gi" as a number; nullopt for anything else.

@@ -26,7 +26,7 @@ struct TrialReport {
   std::string text(const std::string& name) const;  // "" = not reported
 };
 
-// In the child: reports to the parent.
+// The child reports to its parent through this.
 class TrialReporter {
  public:
   explicit TrialReporter(int fd) : fd_(fd) {}

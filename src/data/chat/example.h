@@ -42,7 +42,7 @@ struct MessageTags {
   std::string role;                                        // "" = role or from
   std::string content;                                     // "" = content or value
   std::vector<std::pair<std::string, std::string>> roles;  // (value of the role's field, OpenAI's role)
-  // For RowFormat::turns: (field of the template's message, field of the row's message).
+  // RowFormat::turns has these: (field of the template's message, field of the row's message).
   std::vector<std::pair<std::string, std::string>> properties = {};
   bool operator==(const MessageTags&) const = default;
 };

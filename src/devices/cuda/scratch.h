@@ -16,7 +16,7 @@ inline constexpr int64_t kProductWorkspaceBytes = int64_t{64} << 20;
 // Rows per partial sum of a norm's dw: few enough to occupy the card, up to this number of sums.
 inline constexpr int64_t kLeastNormRows = 16;
 inline constexpr int64_t kMostNormPartials = 1024;
-// Likewise of a bias gradient.
+// Rows per partial sum of a bias gradient, chosen likewise.
 inline constexpr int64_t kLeastBiasRows = 64;
 inline constexpr int64_t kMostBiasPartials = 256;
 inline constexpr int64_t kMostSquareBlocks = 2048;  // of sum_of_squares()
@@ -25,7 +25,7 @@ inline constexpr int64_t kMostSquareBlocks = 2048;  // of sum_of_squares()
 inline int64_t rmsnorm_backward_scratch_bytes(int64_t R, int64_t D) {
   return std::min(divide_up(R, kLeastNormRows), kMostNormPartials) * D * static_cast<int64_t>(sizeof(float));
 }
-// For any heads of at most T rows.
+// Suffices for any range of heads in at most T rows.
 inline int64_t head_rmsnorm_backward_scratch_bytes(int64_t T, const AttentionShape& shape) {
   return rmsnorm_backward_scratch_bytes(T * (shape.num_heads + 2 * shape.num_key_value_heads),
                                         shape.head_dim);

@@ -1,6 +1,6 @@
 // The order in which a node computes, issues collectives and waits for them during training: that of
-// WeightStore, GradientStore (zero) and the trainer, for every ZeRO stage and gather schedule, and that of
-// DilocoParameters for nodes that train on their own. It does not depend on timing.
+// WeightStore, GradientStore and the trainer, for every ZeRO stage and gather schedule, and that of
+// OuterUpdate for nodes that train on their own. It does not depend on timing.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,7 @@ class Scope {
   void declare_parameter(const std::string& name);
   void store(const std::string& name);
 
-  // After all visits.
+  // Finds a variable once all code of the scope has been visited.
   Variable find(const std::string& name) const;
   ScopeStart start();  // gives the names of the scope their slots
 

@@ -34,7 +34,7 @@ struct Arguments {
 
   const Datum& operator[](size_t i) const { return items[i]; }
   bool has(size_t i) const { return !items[i].is_missing(); }  // of a function whose parameters have names
-  // Without the first `count` positional arguments.
+  // Drops the first `count` positional arguments.
   Arguments after(int64_t count) const { return {items + count, size - count, keywords, num_keywords}; }
 };
 

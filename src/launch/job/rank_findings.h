@@ -25,7 +25,7 @@ struct RankFindings {
   std::string fabrics_error;          // "" = `fabrics` is valid
 };
 
-// Without the fabrics.
+// Leaves the fabrics out.
 RankFindings examine_ranks(const NodeProcessors& node, const std::vector<InterfaceAddress>& interfaces);
 // Adds the fabrics of this machine, for which it loads libfabric.
 void examine_fabrics(RankFindings* findings);

@@ -24,10 +24,10 @@ class RankFiles {
   // The file for TORCHELASTIC_ERROR_FILE. Without a log folder it is a memory file of this process: it needs
   // no cleanup, and works where no file can be written.
   const std::string& error_file() const { return error_file_; }
-  // For TESSERA_PROGRESS_FILE: also a memory file.
+  // TESSERA_PROGRESS_FILE names this, also a memory file.
   std::string progress_file() const { return progress_.path(); }
   bool has_progress() const;
-  // For TESSERA_POSITION_FILE, likewise.
+  // TESSERA_POSITION_FILE names this, likewise.
   std::string position_file() const { return position_memory_.path(); }
   PositionReading position() const { return position_.read(); }
   // Creates stdout.log or stderr.log; one that exists is an Error(kIoError).

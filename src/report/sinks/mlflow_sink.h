@@ -49,7 +49,7 @@ class MlflowSink : public TrainObserver {
   MlflowRun run_;
   std::filesystem::path id_file_;
   std::string tracking_uri_;
-  // In the last step.
+  // Those of the last step.
   double tokens_per_second_ = 0;
   std::optional<double> mfu_;
 

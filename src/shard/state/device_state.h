@@ -18,7 +18,7 @@ class DeviceState final : public StatePlace {
   DeviceState(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer,
               std::vector<ParameterRange> ranges, TensorView weights, ConstTensorView gradients);
 
-  // All weights of the reader's files.
+  // Loads all weights of the reader's files.
   void load(WeightReader& reader);
 
   const Optimizer& optimizer() const override { return *optimizer_; }

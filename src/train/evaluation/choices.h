@@ -28,7 +28,7 @@ class ChoiceSet {
 
   int64_t num_questions() const { return std::ssize(questions_); }
   int64_t num_cut_contexts() const { return num_cut_contexts_; }
-  // For a warning.
+  // Says in a warning how many contexts were cut.
   std::string cut_contexts_text(int64_t max_length) const;
   int64_t max_row_length() const { return max_row_length_; }
   int64_t num_tokens() const { return num_tokens_; }  // of all rows
@@ -37,7 +37,7 @@ class ChoiceSet {
 
   // Collective: the ranks take batches of at most max_rows rows (a row is a context with one choice) and
   // max_tokens tokens in turn; a longer row forms its own batch. All get the overall result, bit-identical to
-  // that of a single rank. `progress` and `context` as in evaluate_together().
+  // that of a single rank. `progress` and `context` as in take_in_turn().
   ChoiceResult score(TrainableModel& model, int64_t max_rows, int64_t max_tokens, Communicator& comm,
                      const std::function<bool(double fraction)>& progress = {},
                      ContextRank* context = nullptr) const;
