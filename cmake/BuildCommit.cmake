@@ -8,7 +8,7 @@ if(status EQUAL 0 AND prefix STREQUAL "")
     OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
 file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
-#include "cli/program/build_facts.h"
+#include "cli/program/build_info.h"
 
 namespace tessera {
 

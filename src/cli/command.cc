@@ -72,6 +72,15 @@ void Command::list_only(FlagTable* table, const std::string& names) {
   table->list_only({words.begin(), words.end()});
 }
 
+std::vector<const Flag*> Command::given_of_first(const FlagTable& table, size_t count) {
+  std::vector<const Flag*> given;
+  for (size_t i = 0; i < count; ++i) {
+    const Flag& flag = table.flags()[i];
+    if (table.is_set(flag.name) && flag.get) given.push_back(&flag);
+  }
+  return given;
+}
+
 const FieldTable& Command::own_fields() const { return fields_in(file_of(*this)); }
 
 const FieldTable& Command::fields_with(const std::string& flag) const {

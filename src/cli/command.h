@@ -78,6 +78,8 @@ class Command {
 
   // Help lists, of the flags declared so far, only those with these names, which blanks separate.
   static void list_only(FlagTable* table, const std::string& names);
+  // The flags among the first `count` that were given and have a value.
+  static std::vector<const Flag*> given_of_first(const FlagTable& table, size_t count);
   // The lines of the command's own help text.
   const FieldTable& own_fields() const;
 

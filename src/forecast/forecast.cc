@@ -97,7 +97,7 @@ class Forecaster {
  private:
   std::optional<StepTime> time_of(const MemoryRequest& request) {
     if (op_costs_ == nullptr) return std::nullopt;
-    return predict_step(walks_, step_.facts(request, mean_row_tokens_), *op_costs_);
+    return predict_step(walks_, step_.inputs(request, mean_row_tokens_), *op_costs_);
   }
 
   // Whether sync_every may be added (check_outer()).
@@ -149,7 +149,7 @@ class Forecaster {
   int64_t mean_row_tokens_;
   PlannedStep step_;
   const RunPlanner& planner_;
-  MachineFacts machine_;
+  MachineResources machine_;
   StepWalks walks_;
   std::optional<RatedCosts> of_rates_;
   OpCosts* op_costs_ = nullptr;

@@ -48,7 +48,7 @@ struct ExchangeForecast {
   std::optional<StepTime> time;  // with ClusterShape::rates
 };
 
-// One gather schedule.
+// Forecasts a run with one gather schedule.
 struct ScheduleForecast : ExchangeForecast {
   GatherSchedule schedule = GatherSchedule::kPerStep;
   int64_t node_bytes = 0;  // memory

@@ -35,7 +35,7 @@ void check_state_blocks(const OptimizerSpec& optimizer, const ParameterLayout& l
 }
 
 // Numbers of ranks that may share rows, above `size` and up to all ranks.
-std::vector<int64_t> larger_teams(const ModelConfig& config, const MachineFacts& machine, int64_t size) {
+std::vector<int64_t> larger_teams(const ModelConfig& config, const MachineResources& machine, int64_t size) {
   const AttentionShape heads = attention_shape(config, 0);
   std::vector<int64_t> sizes;
   while (++size <= int64_t{machine.num_nodes} * machine.local_world_size) {
@@ -49,17 +49,17 @@ std::vector<int64_t> larger_teams(const ModelConfig& config, const MachineFacts&
 
 }  // namespace
 
-DataFacts uniform_rows(int64_t row_tokens, int64_t micro_batch_rows) {
-  DataFacts facts;
-  facts.max_row_length = row_tokens;
-  facts.largest_pass = [=](int64_t micro_batches) { return micro_batches * micro_batch_rows * row_tokens; };
-  return facts;
+RowLengths uniform_rows(int64_t row_tokens, int64_t micro_batch_rows) {
+  RowLengths lengths;
+  lengths.max_row_length = row_tokens;
+  lengths.largest_pass = [=](int64_t micro_batches) { return micro_batches * micro_batch_rows * row_tokens; };
+  return lengths;
 }
 
 // The largest pass decides the memory; how many micro-batches make up a pass is decided for the largest
 // micro-batch.
 RunPlanner::RunPlanner(const RunSpec& spec, const TrainableModel& model, const BatchPlanOptions& batch,
-                       DataFacts data)
+                       RowLengths data)
     : spec_(spec),
       model_(model),
       data_(std::move(data)),
@@ -115,7 +115,7 @@ int64_t RunPlanner::update_workspace_bytes(int64_t num_threads) const {
   return bytes;
 }
 
-MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
+MemoryRequest RunPlanner::make_request(const MachineResources& machine) const {
   const std::string refusal =
       context_team_refusal(machine.num_nodes, machine.local_world_size, spec_.sharding.context_parallel_size);
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
@@ -144,7 +144,7 @@ MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
   return request;
 }
 
-void take_device_memory(const Device& device, MachineFacts* machine) {
+void take_device_memory(const Device& device, MachineResources* machine) {
   const std::optional<Device::OwnMemory> memory = device.own_memory();
   if (!memory) return;
   const int64_t ranks_on_device = divide_up(machine->local_world_size, memory->num_devices);
@@ -152,12 +152,12 @@ void take_device_memory(const Device& device, MachineFacts* machine) {
   machine->has_disk = false;  // nothing leaves a card for a disk
 }
 
-bool RunPlanner::fits(const MemoryRequest& request, const MachineFacts& machine) const {
+bool RunPlanner::fits(const MemoryRequest& request, const MachineResources& machine) const {
   return needed_bytes(model_, request) <= machine.free_bytes &&
          (!model_.device().own_memory() || needed_host_bytes(model_, request) <= machine.host_free_bytes);
 }
 
-void RunPlanner::choose_packing(const MachineFacts& machine, MemoryRequest* request) const {
+void RunPlanner::choose_packing(const MachineResources& machine, MemoryRequest* request) const {
   check_packed_weights(model_, *request);
   if (spec_.placement.pack_weights != AutoChoice::kAuto || !can_keep_packed_weights(model_, *request)) return;
   request->limits.pack_weights = true;
@@ -165,8 +165,8 @@ void RunPlanner::choose_packing(const MachineFacts& machine, MemoryRequest* requ
 }
 
 // The largest count up to `most` with which the request fits, where one of `least` is kept without asking.
-void RunPlanner::fit_largest(int64_t least, int64_t most, const MachineFacts& machine, MemoryRequest* request,
-                             int64_t* count) const {
+void RunPlanner::fit_largest(int64_t least, int64_t most, const MachineResources& machine,
+                             MemoryRequest* request, int64_t* count) const {
   int64_t fitting = least, too_many = most + 1;
   while (too_many - fitting > 1) {
     *count = (fitting + too_many) / 2;
@@ -177,28 +177,28 @@ void RunPlanner::fit_largest(int64_t least, int64_t most, const MachineFacts& ma
 
 // Reads ahead as much of a layer's state as leaves half of the memory that is free without it: for packed
 // weights, kept outputs, snapshots and files in the page cache.
-void RunPlanner::choose_chunks_ahead(const MachineFacts& machine, MemoryRequest* request) const {
+void RunPlanner::choose_chunks_ahead(const MachineResources& machine, MemoryRequest* request) const {
   if (!request->zero.state_folder) return;
   request->zero.state_folder->chunks_ahead = kMinChunksAhead;
   const ZeroLayout layout = zero_layout(model_.layout(), request->num_nodes, request->local_world_size);
-  MachineFacts usable = machine;
+  MachineResources usable = machine;
   usable.free_bytes -= (machine.free_bytes - needed_bytes(model_, *request)) / 2;
   fit_largest(kMinChunksAhead, layer_state_chunks(layout, request->zero), usable, request,
               &request->zero.state_folder->chunks_ahead);
 }
 
 // The most outputs that leave an eighth of what is free without them: for files in the page cache.
-void RunPlanner::choose_kept_outputs(const MachineFacts& machine, MemoryRequest* request) const {
+void RunPlanner::choose_kept_outputs(const MachineResources& machine, MemoryRequest* request) const {
   if (!request->limits.gradient_checkpointing ||
       spec_.placement.checkpointing_mode != CheckpointingMode::kSelective)
     return;
   constexpr int64_t kFreeShare = 8;
-  MachineFacts usable = machine;
+  MachineResources usable = machine;
   usable.free_bytes -= (machine.free_bytes - needed_bytes(model_, *request)) / kFreeShare;
   fit_largest(0, model_.num_keepable_outputs(), usable, request, &request->limits.num_kept_outputs);
 }
 
-MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine) const {
+MemoryRequest RunPlanner::choose_memory(const MachineResources& machine) const {
   MemoryRequest request = make_request(machine);
   if (may_gather_per_layer(spec_, machine.num_nodes) && !fits(request, machine)) {
     request.zero.schedule = GatherSchedule::kPerLayer;
@@ -209,13 +209,13 @@ MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine) const {
   return request;
 }
 
-MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, GatherSchedule schedule) const {
+MemoryRequest RunPlanner::choose_memory(const MachineResources& machine, GatherSchedule schedule) const {
   ZeroSettings zero = make_request(machine).zero;
   zero.schedule = schedule;
   return choose_memory(machine, zero);
 }
 
-MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, const ZeroSettings& zero) const {
+MemoryRequest RunPlanner::choose_memory(const MachineResources& machine, const ZeroSettings& zero) const {
   MemoryRequest request = make_request(machine);
   request.zero = zero;
   request.export_bytes = export_bytes(model_.layout(), spec_.precision.export_dtype(), request);
@@ -225,7 +225,8 @@ MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, const ZeroS
   return request;
 }
 
-void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& machine, RunPlan* plan) const {
+void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineResources& machine,
+                             RunPlan* plan) const {
   MemoryRequest request = chosen;
   if (spec_.saving.saves_in_background()) {
     request.snapshot_bytes = snapshot_bytes(
@@ -247,7 +248,7 @@ void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& ma
 }
 
 std::vector<MemoryAlternative> RunPlanner::alternatives(const MemoryRequest& request,
-                                                        const MachineFacts& machine) const {
+                                                        const MachineResources& machine) const {
   MemoryChoices choices = {micro_batch_rows_, micro_batches_per_pass_,
                            [this](int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
                              return limits_for(batch_size, max_row_length, gradient_checkpointing);
@@ -267,7 +268,7 @@ std::vector<MemoryAlternative> RunPlanner::alternatives(const MemoryRequest& req
   return memory_alternatives(request, choices);
 }
 
-std::string RunPlanner::refusal(const MemoryRequest& request, const MachineFacts& machine) const {
+std::string RunPlanner::refusal(const MemoryRequest& request, const MachineResources& machine) const {
   const int64_t of_host = needed_host_bytes(model_, request);
   if (model_.device().own_memory() && of_host > machine.host_free_bytes) {
     return fmt::format(

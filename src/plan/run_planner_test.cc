@@ -65,7 +65,7 @@ struct RandomRun {
 
   RunPlan plan(int64_t free_bytes) {
     if (!model) model = std::make_unique<PlannedModel>(config, spec.precision.dtype, machine.num_threads);
-    MachineFacts with = machine;
+    MachineResources with = machine;
     with.free_bytes = free_bytes;
     return plan_run(
         {spec, *model->model, spec.batch_options(with.num_nodes * with.local_world_size), data, with});
@@ -73,17 +73,27 @@ struct RandomRun {
 
   std::mt19937_64 generator;
   ModelConfig config = tiny_config();
-  MachineFacts machine;
-  DataFacts data;
+  MachineResources machine;
+  RowLengths data;
   RunSpec spec;
   std::unique_ptr<PlannedModel> model;
 };
 
+// Everything that plan_run() decides.
 std::string text_of(const RunPlan& plan) {
-  return fmt::format("{} {} {} {} {} {}\n{}\n{}", plan.micro_batches_per_pass, plan.max_pass_tokens,
-                     plan.limits.pack_weights, plan.limits.num_kept_outputs,
-                     static_cast<int>(plan.zero.schedule), plan.snapshot_bytes,
-                     memory_items_json(plan.memory).dump(), plan.refusal);
+  const ActivationLimits& limits = plan.limits;
+  const ZeroSettings& zero = plan.zero;
+  const WireBytes& wire = plan.wire;
+  return fmt::format(
+      "passes {} {} {}\nlimits {} {} {} {} {} {}\nzero {} {} {} {} {} {} {}\nwire {} {} {} {} {}\n"
+      "bytes {} {} {}\n{}\n{}",
+      plan.micro_batches_per_pass, plan.max_pass_tokens, plan.context_size, limits.max_tokens,
+      limits.max_sequence_length, limits.gradient_checkpointing, limits.num_kept_outputs,
+      limits.offload_inputs, limits.pack_weights, zero.stage, static_cast<int>(zero.schedule),
+      zero.passes_per_step, zero.update_workspace_bytes, zero.optimizer_in_backward, zero.computes_twice,
+      zero.state_folder ? zero.state_folder->chunks_ahead : -1, wire.sent_gather, wire.received_gather,
+      wire.sent_reduce, wire.received_reduce, wire.heads, plan.snapshot_bytes, plan.free_bytes,
+      plan.fits_without_checkpointing, memory_items_json(plan.memory).dump(), plan.refusal);
 }
 
 // The outcome of a draw; settings that contradict each other are drawn, too.
@@ -93,7 +103,7 @@ std::string plan_twice(uint64_t seed) {
     RandomRun run(seed);
     const RunPlan plan = run.plan(run.machine.free_bytes);
     EXPECT_EQ(text_of(plan), text_of(RandomRun(seed).plan(run.machine.free_bytes)));
-    const MachineFacts& machine = run.machine;
+    const MachineResources& machine = run.machine;
     const int64_t needed = plan.memory.node_bytes() - machine.local_world_size * plan.snapshot_bytes -
                            machine.local_world_size * machine.baseline_bytes;
     EXPECT_EQ(plan.refusal.empty(), needed <= machine.free_bytes) << plan.refusal;

@@ -41,8 +41,8 @@ std::string disk_advice(const DiskUse& disk) {
       disk.state_wait_s > disk.weights_wait_s ? "it is" : "they are");
 }
 
-void add_hints_between_steps(const SpeedFacts& facts, double total_s, std::vector<Hint>* hints) {
-  const RunTimes& times = facts.times;
+void add_hints_between_steps(const SpeedInputs& inputs, double total_s, std::vector<Hint>* hints) {
+  const RunTimes& times = inputs.times;
   const double evaluation = times.evaluation_s / total_s,
                saving = std::max(times.checkpoint_s, times.checkpoint_stall_s) / total_s,
                snapshots = times.snapshot_s / total_s;
@@ -51,7 +51,7 @@ void add_hints_between_steps(const SpeedFacts& facts, double total_s, std::vecto
                                                   "smaller eval_dataset",
                                                   percent(evaluation))});
   }
-  if (saving > kMuchSaving && !facts.async_save) {
+  if (saving > kMuchSaving && !inputs.async_save) {
     hints->push_back(
         {saving, fmt::format("training waits for checkpoints {} of the time: async_save true writes "
                              "them while it continues",
@@ -69,23 +69,24 @@ void add_hints_between_steps(const SpeedFacts& facts, double total_s, std::vecto
   }
 }
 
-void add_hints_within_steps(const SpeedFacts& facts, double total_s, std::vector<Hint>* hints) {
-  const StepTimes& steps = facts.times.steps;
+void add_hints_within_steps(const SpeedInputs& inputs, double total_s, std::vector<Hint>* hints) {
+  const StepTimes& steps = inputs.times.steps;
   const double computing = (steps.products_s + steps.attention_s + steps.elementwise_s) / total_s,
                waiting = steps.wait_s / total_s, optimizer = steps.optimizer_s / total_s,
                choosing = steps.rows_s / total_s;
-  if (facts.num_threads < facts.num_cores) {
-    hints->push_back({1 - static_cast<double>(facts.num_threads) / static_cast<double>(facts.num_cores),
-                      fmt::format("num_threads {} leaves {} of {} cores idle: leave it out",
-                                  facts.num_threads, facts.num_cores - facts.num_threads, facts.num_cores)});
+  if (inputs.num_threads < inputs.num_cores) {
+    hints->push_back(
+        {1 - static_cast<double>(inputs.num_threads) / static_cast<double>(inputs.num_cores),
+         fmt::format("num_threads {} leaves {} of {} cores idle: leave it out", inputs.num_threads,
+                     inputs.num_cores - inputs.num_threads, inputs.num_cores)});
   }
-  if (waiting > kMuchWaiting && facts.num_nodes > 1) {
+  if (waiting > kMuchWaiting && inputs.num_nodes > 1) {
     hints->push_back(
         {waiting / 2, fmt::format("ranks wait {} of the time for the network and each other: a larger "
                                   "gradient_accumulation_steps sends no more for more tokens, fewer "
                                   "nodes send less",
                                   percent(waiting))});
-  } else if (waiting > kMuchWaiting && facts.world_size > 1) {
+  } else if (waiting > kMuchWaiting && inputs.world_size > 1) {
     hints->push_back(
         {waiting / 2, fmt::format("ranks wait {} of the time for each other: fewer ranks with more "
                                   "threads, or more rows in a step, which divide more evenly",
@@ -94,9 +95,9 @@ void add_hints_within_steps(const SpeedFacts& facts, double total_s, std::vector
   if (steps.disk_s > kMuchWaiting * total_s) {
     hints->push_back(
         {steps.disk_s / total_s / 2, fmt::format("steps wait {} of the time for the disk, {}",
-                                                 percent(steps.disk_s / total_s), disk_advice(facts.disk))});
+                                                 percent(steps.disk_s / total_s), disk_advice(inputs.disk))});
   }
-  if (facts.gradient_checkpointing && facts.fits_without_checkpointing) {
+  if (inputs.gradient_checkpointing && inputs.fits_without_checkpointing) {
     hints->push_back(
         {kRecomputedShare * computing,
          fmt::format("memory suffices without gradient_checkpointing: false saves the second forward "
@@ -119,13 +120,13 @@ void add_hints_within_steps(const SpeedFacts& facts, double total_s, std::vector
 
 }  // namespace
 
-std::string speed_hint(const SpeedFacts& facts) {
-  const RunTimes& times = facts.times;
+std::string speed_hint(const SpeedInputs& inputs) {
+  const RunTimes& times = inputs.times;
   const double total_s = times.total_s;
   if (times.num_steps < kMinHintSteps || total_s <= 0) return "";
   std::vector<Hint> hints;
-  add_hints_between_steps(facts, total_s, &hints);
-  add_hints_within_steps(facts, total_s, &hints);
+  add_hints_between_steps(inputs, total_s, &hints);
+  add_hints_within_steps(inputs, total_s, &hints);
   if (!hints.empty()) return std::ranges::max_element(hints, {}, &Hint::gain)->text;
 
   const std::array<std::pair<double, const char*>, 3> operations = {
@@ -135,13 +136,14 @@ std::string speed_hint(const SpeedFacts& facts) {
   const auto& [seconds, what] = *std::ranges::max_element(operations);
   if (seconds <= 0) return "";
   const std::string most = fmt::format("{} {} of the time", what, percent(seconds / total_s));
-  if (facts.pass_tokens > 0 && facts.pass_tokens < kFewTokens) {
+  if (inputs.pass_tokens > 0 && inputs.pass_tokens < kFewTokens) {
     return fmt::format(
         "{}; a pass has {} tokens only: a larger per_device_train_batch_size multiplies each weight by "
         "more of them at once",
-        most, facts.pass_tokens);
+        most, inputs.pass_tokens);
   }
-  return most + (facts.mfu ? fmt::format(" at MFU {:.2f}", *facts.mfu) : "") + ": the processor is the limit";
+  return most + (inputs.mfu ? fmt::format(" at MFU {:.2f}", *inputs.mfu) : "") +
+         ": the processor is the limit";
 }
 
 }  // namespace tessera

@@ -10,7 +10,7 @@
 namespace tessera {
 
 // Measurements of a run, and the settings that can change them.
-struct SpeedFacts {
+struct SpeedInputs {
   RunTimes times;
   std::optional<double> mfu = {};
   int num_nodes = 1;
@@ -28,6 +28,6 @@ struct SpeedFacts {
 // One sentence on the change that saves most of the measured time, or on what limits the run if nothing
 // stands out: "products take 83 % of the time at MFU 0.61: the processor is the limit". Gains are upper
 // bounds that follow from the shares. "" after too few steps.
-std::string speed_hint(const SpeedFacts& facts);
+std::string speed_hint(const SpeedInputs& inputs);
 
 }  // namespace tessera

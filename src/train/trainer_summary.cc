@@ -53,24 +53,24 @@ TrainSummary Trainer::summarize() const {
 void Trainer::add_times(TrainSummary* summary) const {
   summary->times = totals_.times();
   summary->times.total_s = setup_.since_start.seconds();
-  SpeedFacts facts;
-  facts.times = summary->times;
-  facts.mfu = summary->mfu;
-  facts.num_nodes = world().num_nodes;
-  facts.world_size = world().world_size;
+  SpeedInputs inputs;
+  inputs.times = summary->times;
+  inputs.mfu = summary->mfu;
+  inputs.num_nodes = world().num_nodes;
+  inputs.world_size = world().world_size;
   const int64_t num_passes =
       divide_up(setup_.spec.batch.accumulation_steps, setup_.plan.micro_batches_per_pass) *
       world().world_size;
-  if (totals_.num_steps() > 0) facts.pass_tokens = totals_.num_tokens() / totals_.num_steps() / num_passes;
-  facts.gradient_checkpointing =
+  if (totals_.num_steps() > 0) inputs.pass_tokens = totals_.num_tokens() / totals_.num_steps() / num_passes;
+  inputs.gradient_checkpointing =
       setup_.spec.placement.gradient_checkpointing && setup_.plan.limits.num_kept_outputs == 0;
-  facts.fits_without_checkpointing = setup_.plan.fits_without_checkpointing;
-  facts.async_save = setup_.spec.saving.in_background;
-  if (summary->disk) facts.disk = summary->disk->step;
-  facts.num_threads = setup_.pool.num_threads();
+  inputs.fits_without_checkpointing = setup_.plan.fits_without_checkpointing;
+  inputs.async_save = setup_.spec.saving.in_background;
+  if (summary->disk) inputs.disk = summary->disk->step;
+  inputs.num_threads = setup_.pool.num_threads();
   // Fewer threads than cores are a mistake only if someone asked for them.
-  facts.num_cores = setup_.spec.machine.num_threads > 0 ? cpu_limits().num_threads() : facts.num_threads;
-  summary->hint = speed_hint(facts);
+  inputs.num_cores = setup_.spec.machine.num_threads > 0 ? cpu_limits().num_threads() : inputs.num_threads;
+  summary->hint = speed_hint(inputs);
 }
 
 }  // namespace tessera

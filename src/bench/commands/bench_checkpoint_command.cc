@@ -24,7 +24,7 @@
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "cli/model/model_output.h"
-#include "cli/run/threads.h"
+#include "cli/threads.h"
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"
 #include "io/output_file.h"

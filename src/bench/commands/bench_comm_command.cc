@@ -8,8 +8,8 @@
 #include "bench/commands/bench_command.h"
 #include "bench/measure.h"
 #include "bench/step/other_program.h"
-#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "cli/threads.h"
 #include "comm/network/fabric/fabric_choice.h"
 #include "platform/system.h"
 

@@ -18,7 +18,7 @@
 #include "bench/commands/bench_command.h"
 #include "bench/measure.h"
 #include "bench/surroundings.h"
-#include "cli/run/threads.h"
+#include "cli/threads.h"
 #include "io/async_file.h"
 #include "optim/elementwise.h"
 #include "optim/optimizer_state.h"

@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "bench/commands/bench_command.h"
 #include "bench/kernels/elementwise_bench.h"
-#include "cli/run/threads.h"
+#include "cli/threads.h"
 #include "ops/cpu_ops.h"
 #include "settings/choices.h"
 

@@ -1,7 +1,7 @@
 #include "base/text.h"
 #include "bench/commands/bench_command.h"
 #include "bench/kernels/gemm_bench.h"
-#include "cli/run/threads.h"
+#include "cli/threads.h"
 #include "devices/make_ops.h"
 #include "settings/choices.h"
 

@@ -4,8 +4,8 @@
 #include "base/text.h"
 #include "bench/commands/bench_command.h"
 #include "bench/plan/plan_bench.h"
-#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "cli/threads.h"
 #include "platform/memory_info.h"
 #include "platform/system.h"
 

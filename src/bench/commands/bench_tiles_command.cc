@@ -7,7 +7,7 @@
 #include "bench/commands/bench_command.h"
 #include "bench/kernels/verify.h"
 #include "bench/measure.h"
-#include "cli/run/threads.h"
+#include "cli/threads.h"
 #include "kernels/amx/tile_feed.h"
 
 namespace tessera {

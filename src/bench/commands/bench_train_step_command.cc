@@ -2,8 +2,8 @@
 
 #include "bench/commands/bench_command.h"
 #include "bench/step/train_step_bench.h"
-#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "cli/threads.h"
 #include "kernels/gemm/onednn_products.h"
 #include "settings/choices.h"
 

@@ -62,7 +62,7 @@ void write_rows(const fs::path& file, int64_t num_rows, int64_t length, int64_t 
 
 // The planner's prediction of a run on this machine.
 struct Planned {
-  StepInputs facts;
+  StepInputs inputs;
   int64_t node_bytes = 0;
   ModelConfig config;  // with adapters, if the form has them
   OptimizerForm optimizer;
@@ -82,7 +82,7 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   const std::unique_ptr<TrainableModel> model = make_model(config, spec.precision.dtype, *ops);
   const BatchPlanOptions batch = spec.batch_options(run.num_ranks);
   const RunPlanner planner(spec, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
-  MachineFacts machine;
+  MachineResources machine;
   machine.local_world_size = run.num_ranks;
   machine.num_threads = num_threads;
   // Memory of the program's code is shared by the processes that run it: ranks, their agent, this one.
@@ -188,13 +188,13 @@ class TrainingRun {
   ScratchFolder folder_;
 };
 
-double seconds_by_rates(StepWalks& walks, const StepInputs& facts, int64_t num_threads,
+double seconds_by_rates(StepWalks& walks, const StepInputs& inputs, int64_t num_threads,
                         double disk_gb_per_s) {
   ThreadPool pool(num_threads);
   MachineRates rates = measured_rates(pool);
   rates.disk_gb_per_s = disk_gb_per_s;
   RatedCosts op_costs(rates);
-  return predict_step(walks, facts, op_costs).step_s();
+  return predict_step(walks, inputs, op_costs).step_s();
 }
 
 }  // namespace
@@ -210,24 +210,24 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
   PlanLine line;
   line.run = run;
   line.num_parameters = walks.layout().num_parameters();
-  line.num_threads = planned.facts.num_threads;
-  line.facts = planned.facts;
+  line.num_threads = planned.inputs.num_threads;
+  line.inputs = planned.inputs;
   line.predicted_bytes = planned.node_bytes;
   std::vector<StepTime> predictions, parts;
   std::vector<double> predicted, measured, bytes, by_rates;
   for (int64_t round = 0; round < options.rounds; ++round) {
     op_costs.clear();
-    const StepTime before = predict_step(walks, planned.facts, op_costs);
+    const StepTime before = predict_step(walks, planned.inputs, op_costs);
     const auto num_steps = static_cast<int64_t>(std::ceil(options.seconds / before.step_s()));
     const Measured found = training.measure(kWarmUpSteps + std::clamp<int64_t>(num_steps, 3, 200));
     op_costs.clear();
-    const StepTime after = predict_step(walks, planned.facts, op_costs);
+    const StepTime after = predict_step(walks, planned.inputs, op_costs);
     predictions.push_back(combined({before, after}, mean));
     predicted.push_back(predictions.back().step_s());
     measured.push_back(found.step_s);
     parts.push_back(found.parts);
     by_rates.push_back(
-        seconds_by_rates(walks, planned.facts, options.num_threads, measuring.rates.disk_gb_per_s) /
+        seconds_by_rates(walks, planned.inputs, options.num_threads, measuring.rates.disk_gb_per_s) /
         found.step_s);
     bytes.push_back(static_cast<double>(found.node_bytes));
   }

@@ -42,7 +42,7 @@ struct PlanLine {
   PlanCase run;
   int64_t num_parameters = 0;
   int64_t num_threads = 0;  // of a rank
-  StepInputs facts;
+  StepInputs inputs;
   double rates_ratio = 0;  // like ratio, by the machine's rates (measured_rates()) instead of its operations
   // Medians, part by part. In a measured run, local_s is waiting for other ranks, other_s has the sums of
   // their gradients, and optimizer_s the update's wait for the disk.

@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/data/data_input.h"
-#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "cli/threads.h"
 #include "data/row_building.h"
 #include "data/rows/row_statistics.h"
 

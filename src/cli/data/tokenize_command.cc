@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/data/text_input.h"
-#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "cli/threads.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 

@@ -5,8 +5,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "cli/threads.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/training/bpe_trainer.h"
 

@@ -73,15 +73,6 @@ PodSettings DeployCommand::pod_settings(bool on_card) const {
   return pod;
 }
 
-std::vector<const Flag*> DeployCommand::given_of_first(const FlagTable& table, size_t count) {
-  std::vector<const Flag*> given;
-  for (size_t i = 0; i < count; ++i) {
-    const Flag& flag = table.flags()[i];
-    if (table.is_set(flag.name) && flag.get) given.push_back(&flag);
-  }
-  return given;
-}
-
 std::string DeployCommand::default_image(bool on_card) {
   return fmt::format("tessera:{}{}", TESSERA_VERSION, on_card ? "-cuda" : "");
 }

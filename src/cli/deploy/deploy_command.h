@@ -29,8 +29,6 @@ class DeployCommand : public Command {
   PodSettings pod_settings(bool on_card) const;
   // For pods on cards or on processors.
   static std::string default_image(bool on_card);
-  // Returns the flags among the first `count` that were given and have a value.
-  static std::vector<const Flag*> given_of_first(const FlagTable& table, size_t count);
   const std::string& name_space() const { return namespace_; }
   DeployTemplates templates() const { return DeployTemplates(templates_); }
   // Writes manifests to standard output once they have passed lint_manifests(): a finding is a bug of the

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/run/threads.h"
+#include "cli/threads.h"
 #include "cluster/check.h"
 #include "launch/job/rank_findings.h"
 #include "platform/nvidia_cards.h"

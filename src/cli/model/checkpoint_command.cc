@@ -8,8 +8,8 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "cli/command.h"
-#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "cli/threads.h"
 
 namespace tessera {
 namespace {

@@ -4,8 +4,8 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
+#include "cli/threads.h"
 
 namespace tessera {
 

@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "cli/flag_parser.h"
-#include "cli/run/threads.h"
 #include "cli/terminal/train_report.h"
+#include "cli/threads.h"
 #include "settings/derived.h"
 #include "tokenizer/tokenizer.h"
 #include "train/setup/job_size.h"
@@ -110,10 +110,8 @@ void PlanningCommand::declare_ranks(FlagTable* table) {
 }
 
 void PlanningCommand::complete_flags(FlagTable* table) {
-  for (size_t i = 0; i < num_training_flags_; ++i) {
-    const Flag& flag = table->flags()[i];
-    if (table->is_set(flag.name) && flag.get) request_.given_flags.push_back({flag.name, flag.get()});
-  }
+  for (const Flag* flag : given_of_first(*table, num_training_flags_))
+    request_.given_flags.push_back({flag->name, flag->get()});
   read_setting_files(table, &request_.given);
 }
 

@@ -12,7 +12,7 @@
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
 #include "cli/hub_names.h"
-#include "cli/program/build_facts.h"
+#include "cli/program/build_info.h"
 #include "cli/program/other_launchers.h"
 #include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
@@ -122,7 +122,7 @@ void show_version(const std::vector<std::string>& arguments) {
     fail(ExitCode::kUsage, "--version: expected --json or nothing after it, found '{}'",
          printable(arguments[0]));
   }
-  write_output(as_json ? version_json(build_facts()) : version_text(build_facts()));
+  write_output(as_json ? version_json(build_info()) : version_text(build_info()));
 }
 
 // Sets the command's flags, from the arguments after its name and from other sources.

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/program/build_facts.h"
+#include "cli/program/build_info.h"
 #include "cli/program/commands.h"
 
 namespace tessera {
@@ -58,20 +58,20 @@ TEST(ManualPage, OfTheProgramNamesEveryCommand) {
   }
 }
 
-TEST(BuildFacts, AreTheSameAsTextAndAsJson) {
-  BuildFacts facts = build_facts();
-  facts.commit.clear();
-  const std::string text = version_text(facts);
-  EXPECT_TRUE(text.starts_with("tessera " + facts.version + "\n"));
+TEST(BuildInfo, AreTheSameAsTextAndAsJson) {
+  BuildInfo info = build_info();
+  info.commit.clear();
+  const std::string text = version_text(info);
+  EXPECT_TRUE(text.starts_with("tessera " + info.version + "\n"));
   EXPECT_THAT(text, Not(HasSubstr("commit")));
-  const auto json = nlohmann::json::parse(version_json(facts));
+  const auto json = nlohmann::json::parse(version_json(info));
   EXPECT_TRUE(json["commit"].is_null());
   for (const auto& [name, version] : json["libraries"].items()) {
     EXPECT_THAT(text, testing::ContainsRegex(name + " +" + version.get<std::string>() + "\n"));
   }
   EXPECT_EQ(json["instruction_sets"].back(), "baseline");
-  facts.commit = "0123456789ab-dirty";
-  EXPECT_THAT(version_text(facts), HasSubstr("0123456789ab-dirty\n"));
+  info.commit = "0123456789ab-dirty";
+  EXPECT_THAT(version_text(info), HasSubstr("0123456789ab-dirty\n"));
 }
 
 }  // namespace

@@ -78,9 +78,9 @@ std::string speed_text(const TrainSummary& summary) {
 }
 
 // Adds up the traffic of all ranks of a node, because they share its disk.
-std::string disk_text(const TrainSummary& summary, const ClosingFacts& facts) {
+std::string disk_text(const TrainSummary& summary, const ClosingInputs& inputs) {
   const DiskUse& step = summary.disk->step;
-  const int64_t num_ranks = std::max(1, facts.num_ranks / std::max(1, facts.num_nodes));
+  const int64_t num_ranks = std::max(1, inputs.num_ranks / std::max(1, inputs.num_nodes));
   const int64_t read_bytes = num_ranks * step.read_bytes, written_bytes = num_ranks * step.written_bytes;
   std::string text =
       fmt::format("{} read and {} written per step", format_bytes(read_bytes), format_bytes(written_bytes));
@@ -94,11 +94,11 @@ std::string disk_text(const TrainSummary& summary, const ClosingFacts& facts) {
                             step.wait_s());
 }
 
-std::string memory_text(const TrainSummary& summary, const ClosingFacts& facts) {
+std::string memory_text(const TrainSummary& summary, const ClosingInputs& inputs) {
   std::string text = "peak " + format_bytes(summary.peak_resident_bytes);
-  if (facts.num_ranks > 1) text += " in rank 0";
-  if (facts.node_bytes) text += fmt::format(", {} on its node", format_bytes(*facts.node_bytes));
-  return text + (facts.memory_limit_bytes > 0 ? " of " + format_bytes(facts.memory_limit_bytes) : "");
+  if (inputs.num_ranks > 1) text += " in rank 0";
+  if (inputs.node_bytes) text += fmt::format(", {} on its node", format_bytes(*inputs.node_bytes));
+  return text + (inputs.memory_limit_bytes > 0 ? " of " + format_bytes(inputs.memory_limit_bytes) : "");
 }
 
 std::string loss_text(const TrainSummary& summary) {
@@ -112,7 +112,7 @@ std::string loss_text(const TrainSummary& summary) {
 
 }  // namespace
 
-std::string closing_table(const TrainSummary& summary, const ClosingFacts& facts, int64_t width) {
+std::string closing_table(const TrainSummary& summary, const ClosingInputs& inputs, int64_t width) {
   std::string text = times_text(summary.times);
   text += table_line("tokens",
                      fmt::format("{} in {}, {} tokens/s", format_count(summary.num_tokens),
@@ -124,13 +124,13 @@ std::string closing_table(const TrainSummary& summary, const ClosingFacts& facts
     text +=
         table_line("network",
                    fmt::format("{} sent per node and step, in {:.3g} s, {:.0f} % of it hidden behind compute",
-                               format_bytes(summary.network->sent_bytes / facts.num_nodes),
+                               format_bytes(summary.network->sent_bytes / inputs.num_nodes),
                                summary.network->time_s, 100 * summary.network->hidden),
                    width);
   }
   if (summary.disk && summary.times.num_steps > 0)
-    text += table_line("disk", disk_text(summary, facts), width);
-  text += table_line("memory", memory_text(summary, facts), width);
+    text += table_line("disk", disk_text(summary, inputs), width);
+  text += table_line("memory", memory_text(summary, inputs), width);
   text += table_line("loss", loss_text(summary), width);
   if (!summary.hint.empty()) text += table_line("faster", summary.hint, width);
   if (summary.folder.empty()) return text + "model    none: stopped by a signal; no checkpoint was written\n";

@@ -10,7 +10,7 @@
 namespace tessera {
 
 // The summary lacks these.
-struct ClosingFacts {
+struct ClosingInputs {
   int num_ranks = 1;
   int num_nodes = 1;
   // Measured for a node of several ranks, after a step.
@@ -20,6 +20,6 @@ struct ClosingFacts {
 
 // Time by phase, tokens, speed, memory, loss, what to try next, and where the model is; lines of at most
 // `width` columns, except for a longer path.
-std::string closing_table(const TrainSummary& summary, const ClosingFacts& facts, int64_t width);
+std::string closing_table(const TrainSummary& summary, const ClosingInputs& inputs, int64_t width);
 
 }  // namespace tessera

@@ -52,7 +52,7 @@ class TerminalReport : public TrainObserver {
   bool bar_;
   StatusLine status_;
   ProgressMeter meter_;
-  ClosingFacts closing_;
+  ClosingInputs closing_;
   Stopwatch since_step_;
   std::chrono::steady_clock::time_point last_line_;
   PlotSeries training_loss_{"training loss", {}, true};

@@ -228,7 +228,8 @@ std::vector<std::string> converted_arguments(const std::vector<const Flag*>& giv
 }
 
 std::string convert_jobs(const std::string& text, const std::string& origin, const Conversion& conversion) {
-  parse_manifests(text, origin);  // with its own errors
+  // Its limits and errors are those of all manifests; yaml-cpp's nodes know the places of fields.
+  parse_manifests(text, origin);
   Lines lines(text);
   int64_t num_jobs = 0;
   for (const YAML::Node& document : YAML::LoadAll(text)) {

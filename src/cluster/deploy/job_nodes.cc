@@ -53,7 +53,7 @@ Instance node_type(const JobNodes& nodes, const std::vector<Instance>& catalogue
   Instance instance = nodes.instance.empty() ? unknown_instance(catalogue, *nodes.cpus, *nodes.memory_bytes)
                                              : find_instance(catalogue, nodes.instance);
   if (nodes.on_card) check_cards(catalogue, instance);
-  if (nodes.network_gbps) instance.facts.network_gbps = *nodes.network_gbps;
+  if (nodes.network_gbps) instance.figures.network_gbps = *nodes.network_gbps;
   return instance;
 }
 
@@ -62,7 +62,7 @@ PodSize pod_size(const JobNodes& nodes, const Instance& instance, int local_worl
   if (nodes.memory_bytes && size.memory_bytes == 0)
     fail(ExitCode::kUsage, "--memory: expected at least 1 MiB, found {}", size_text(*nodes.memory_bytes));
   if (instance.name.empty()) return size;
-  const int64_t threads_per_core = std::max<int64_t>(1, instance.num_vcpus / instance.facts.num_cores);
+  const int64_t threads_per_core = std::max<int64_t>(1, instance.num_vcpus / instance.figures.num_cores);
   const Allocatable most = allocatable_of(instance, nodes.max_pods);
   const Allocatable even = allocatable_of(instance, nodes.max_pods, local_world_size * threads_per_core);
   if (size.cpus == 0) size.cpus = even.pod_cpus > 0 ? even.pod_cpus : most.pod_cpus;
@@ -80,7 +80,7 @@ PodSize pod_size(const JobNodes& nodes, const Instance& instance, int local_worl
 void place_job(const JobNodes& nodes, const Instance& instance, JobSettings* job) {
   check_pool(instance, nodes.on_card);
   job->instance = instance.name;
-  job->pod.needs_amx = instance.facts.amx && !nodes.on_card;
+  job->pod.needs_amx = instance.figures.amx && !nodes.on_card;
   job->local_world_size = static_cast<int>(
       nodes.local_world_size.value_or(nodes.on_card ? 1 : std::max<int64_t>(1, instance.num_numa_nodes)));
   if (nodes.on_card) take_cards(instance, job);

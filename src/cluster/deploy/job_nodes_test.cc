@@ -66,7 +66,7 @@ TEST(JobNodes, OfATypeThatTheCatalogueLacksAreDescribedByTheirPods) {
   nodes.cpus = 40;
   nodes.memory_bytes = 200 * kPodGiB;
   nodes.network_gbps = 7;
-  EXPECT_EQ(node_type(nodes, shipped_catalogue()).facts.network_gbps, 7);
+  EXPECT_EQ(node_type(nodes, shipped_catalogue()).figures.network_gbps, 7);
   const JobSettings job = placed(nodes);
   EXPECT_EQ(job.instance, "");
   EXPECT_TRUE(job.pod.needs_amx);

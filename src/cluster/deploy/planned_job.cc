@@ -134,7 +134,7 @@ std::vector<std::string> lines_about(const JobRun& run, const JobPlan& plan, con
         "A step of {} takes about {} s{}.", format_count(plan.step_rows, "row"),
         three_digits(forecast.time->step_s()),
         job.num_nodes > 1 && instance.name.empty()
-            ? fmt::format(", with {:g} Gbit/s between nodes (--network_gbps)", instance.facts.network_gbps)
+            ? fmt::format(", with {:g} Gbit/s between nodes (--network_gbps)", instance.figures.network_gbps)
             : ""));
   }
   if (plan.usd_per_hour > 0) {

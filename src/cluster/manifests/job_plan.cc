@@ -25,8 +25,8 @@ int64_t most_run_seconds(bool spot) {
 // The part of the instance that the pod gets, as a node for the search.
 Instance node_of(const Instance& instance, const PodSize& pod) {
   Instance node = instance;
-  const int64_t threads_per_core = std::max<int64_t>(1, instance.num_vcpus / instance.facts.num_cores);
-  node.facts.num_cores = std::max<int64_t>(1, pod.cpus / threads_per_core);
+  const int64_t threads_per_core = std::max<int64_t>(1, instance.num_vcpus / instance.figures.num_cores);
+  node.figures.num_cores = std::max<int64_t>(1, pod.cpus / threads_per_core);
   node.memory_bytes = static_cast<int64_t>(static_cast<double>(instance.memory_bytes) /
                                            static_cast<double>(instance.usable_bytes()) *
                                            static_cast<double>(pod.memory_bytes));
@@ -39,7 +39,7 @@ RunLayout asked_layout(const JobPlanRequest& request, const Instance& node, int6
   RunLayout layout;
   layout.num_nodes = *request.options.num_nodes;
   layout.local_world_size = *request.options.local_world_size;
-  layout.num_threads = std::max<int64_t>(1, node.facts.num_cores / layout.local_world_size);
+  layout.num_threads = std::max<int64_t>(1, node.figures.num_cores / layout.local_world_size);
   layout.zero_stage = request.options.zero_stage.value_or(layout.world_size() > 1 ? 2 : 0);
   layout.schedule = request.options.schedule.value_or(GatherSchedule::kPerStep);
   layout.gradient_checkpointing = spec.placement.gradient_checkpointing;
@@ -56,14 +56,14 @@ RunForecast forecast_of(const JobPlanRequest& request, const ModelConfig& config
   cluster.local_world_size = layout.local_world_size;
   cluster.node_memory_bytes = request.pod.memory_bytes;
   cluster.has_disk = false;
-  cluster.network_gbps = node.facts.network_gbps;
+  cluster.network_gbps = node.figures.network_gbps;
   const RunSpec& spec = *request.spec;
   if (spec.machine.device == DeviceKind::kCuda) {
     cluster.ops = planned_card_ops(node.card.name, node.card.usable_bytes());
-    cluster.rates = rates_of_card(node.card.facts, spec.placement.optimizer_is_on_host());
+    cluster.rates = rates_of_card(node.card.figures, spec.placement.optimizer_is_on_host());
   } else {
-    cluster.ops = planned_cpu_ops(node.facts.amx);
-    cluster.rates = rates_of_instance(node.facts);
+    cluster.ops = planned_cpu_ops(node.figures.amx);
+    cluster.rates = rates_of_instance(node.figures);
   }
   return forecast_run(arguments_for(spec, layout, step_rows), config, cluster, layout.num_threads);
 }
@@ -105,7 +105,7 @@ void check_cards(const std::vector<Instance>& catalogue, const Instance& instanc
 Instance unknown_instance(const std::vector<Instance>& catalogue, int64_t cpus, int64_t memory_bytes) {
   const Instance* like = nullptr;
   for (const Instance& each : catalogue) {
-    if (!each.facts.amx || each.num_cards > 0) continue;
+    if (!each.figures.amx || each.num_cards > 0) continue;
     if (like == nullptr) like = &each;
     if (each.family != like->family) continue;
     if (like->num_vcpus < cpus ? each.num_vcpus > like->num_vcpus
@@ -118,8 +118,8 @@ Instance unknown_instance(const std::vector<Instance>& catalogue, int64_t cpus, 
   const double scale = static_cast<double>(cpus) / static_cast<double>(like->num_vcpus);
   instance.name = "";
   instance.num_vcpus = cpus;
-  instance.facts.num_cores = std::max<int64_t>(1, cpus * like->facts.num_cores / like->num_vcpus);
-  instance.facts.memory_gb_per_s *= scale;
+  instance.figures.num_cores = std::max<int64_t>(1, cpus * like->figures.num_cores / like->num_vcpus);
+  instance.figures.memory_gb_per_s *= scale;
   instance.num_numa_nodes = 1;
   instance.memory_bytes = memory_bytes;
   instance.usd_per_hour = 0;
@@ -169,9 +169,10 @@ JobPlan plan_job(const JobPlanRequest& request) {
   config.base_quantization = base_quantization_of(spec.base);
 
   const Instance node = node_of(*request.instance, request.pod);
-  if (node.facts.num_cores < *request.options.local_world_size) {
+  if (node.figures.num_cores < *request.options.local_world_size) {
     fail(ExitCode::kBadConfig, "a pod of {} has {}, fewer than its {}", format_count(request.pod.cpus, "CPU"),
-         format_count(node.facts.num_cores, "core"), format_count(*request.options.local_world_size, "rank"));
+         format_count(node.figures.num_cores, "core"),
+         format_count(*request.options.local_world_size, "rank"));
   }
   JobSize job;
   job.max_row_tokens = job.mean_row_tokens = spec.data.row_limit(config.max_position_embeddings);

@@ -56,7 +56,7 @@ TEST(JobPlan, UnknownNodesHaveTheNetworkOfTypesOfTheirSize) {
     const Instance& known = find_instance(catalogue, name);
     const Allocatable node = allocatable_of(known);
     const Instance unknown = unknown_instance(catalogue, node.pod_cpus, node.pod_memory_bytes);
-    EXPECT_EQ(unknown.facts.network_gbps, known.facts.network_gbps) << name;
+    EXPECT_EQ(unknown.figures.network_gbps, known.figures.network_gbps) << name;
     const PodSize pod = {node.pod_cpus, node.pod_memory_bytes};
     for (const int num_nodes : {2, 4, 16}) {
       const double expected = step_s(known, pod, num_nodes);
@@ -66,7 +66,7 @@ TEST(JobPlan, UnknownNodesHaveTheNetworkOfTypesOfTheirSize) {
   // More processors never mean a slower network.
   double previous = 0;
   for (const int64_t cpus : {1, 4, 5, 30, 48, 63, 96, 191, 192, 500, 4096}) {
-    const double gbps = unknown_instance(catalogue, cpus, kGiB).facts.network_gbps;
+    const double gbps = unknown_instance(catalogue, cpus, kGiB).figures.network_gbps;
     EXPECT_GE(gbps, previous) << cpus;
     previous = gbps;
   }
@@ -177,7 +177,7 @@ TEST(JobPlan, UnknownInstancesHaveAHint) {
 TEST(JobPlan, NodesOfNoKnownTypeAreWhatTheirPodsHave) {
   const Instance node = unknown_instance(shipped_catalogue(), 32, 100 * kGiB);
   EXPECT_EQ(node.name, "");
-  EXPECT_EQ(node.facts.num_cores, 16);
+  EXPECT_EQ(node.figures.num_cores, 16);
   EXPECT_EQ(node.memory_bytes, 100 * kGiB);
 }
 

@@ -11,6 +11,8 @@
 #include "base/json_value.h"
 #include "base/median.h"
 #include "base/text.h"
+#include "forecast/instances/catalogue.h"
+#include "io/file.h"
 #include "platform/system.h"
 
 namespace tessera {
@@ -20,6 +22,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kFormat = "tessera fleet";
 constexpr double kCatalogueShare = 0.5;
+// With fewer of a machine's cores, others may use its memory.
+constexpr double kMinShareOfCores = 0.75;
 
 double positive(const Json& value, const std::string& origin, const std::string& where) {
   const double number = value.is_number() ? value.get<double>() : 0;
@@ -27,6 +31,20 @@ double positive(const Json& value, const std::string& origin, const std::string&
     fail(ExitCode::kBadData, "{}: {}: expected a number above 0, found {}", origin, where, found_text(value));
   }
   return number;
+}
+
+std::optional<FleetFigures> expected_of(const std::string& instance, int64_t num_cores) {
+  for (const Instance& each : shipped_catalogue()) {
+    if (each.name != instance) continue;
+    const MachineRates rates = rates_of_instance(each.figures);
+    FleetFigures figures;
+    figures.medians["compute"] = rates.core_bf16_tflops;
+    const double share = static_cast<double>(num_cores) / static_cast<double>(rates.num_cores);
+    if (share >= kMinShareOfCores)
+      figures.medians["memory_bandwidth"] = rates.memory_gb_per_s * std::min(1.0, share);
+    return figures;
+  }
+  return std::nullopt;
 }
 
 FleetFigures parse_figures(const Json& value, const std::string& origin, const std::string& name) {
@@ -127,6 +145,23 @@ Fleet FleetBuilder::build() const {
     if (figures.num_nodes > 0) fleet[instance] = std::move(figures);
   }
   return fleet;
+}
+
+std::optional<FleetFigures> figures_for(const std::string& fleet, const std::string& instance,
+                                        int64_t num_cores) {
+  if (fleet.empty()) return expected_of(instance, num_cores);
+  if (fleet.find("://") != std::string::npos) {
+    fail(ExitCode::kUsage, "--fleet: expected a file, found the address '{}'; mount it, or download it first",
+         printable(fleet));
+  }
+  std::filesystem::path file = fleet;
+  if (std::filesystem::is_directory(file)) {
+    file /= "fleet.json";
+    if (!std::filesystem::exists(file)) return expected_of(instance, num_cores);
+  }
+  const Fleet known = parse_fleet(read_text_file(file, kMaxFleetBytes), file.string());
+  const auto found = known.find(instance);
+  return found == known.end() ? expected_of(instance, num_cores) : std::optional(found->second);
 }
 
 Check compare_with_fleet(const std::string& check, double value, const std::string& unit,

@@ -19,6 +19,9 @@ struct FleetFigures {
 };
 using Fleet = std::map<std::string, FleetFigures>;  // by instance type
 
+// Files of reports and of a fleet are at most this large.
+inline constexpr int64_t kMaxFleetBytes = int64_t{256} << 20;
+
 // The checks whose values depend on the machine only, so that comparing makes sense.
 inline constexpr const char* kFleetChecks[] = {"compute", "memory_bandwidth"};
 
@@ -38,6 +41,13 @@ class FleetBuilder {
  private:
   std::map<std::string, std::map<std::string, std::vector<double>>> values_;  // [instance][check]
 };
+
+// The figures that a machine of this type is compared with: those in `fleet`, a file as above or a folder
+// with fleet.json, or what the catalogue expects of num_cores of its cores if `fleet` is "" or lacks the
+// type. The catalogue expects no bandwidth of less than 75 % of the cores; nullopt: it lacks the type, too.
+// Error(kUsage) for an address.
+std::optional<FleetFigures> figures_for(const std::string& fleet, const std::string& instance,
+                                        int64_t num_cores);
 
 // Judges a figure of this machine: it fails below `min_share` of the median, or half of what a catalogue
 // expects.

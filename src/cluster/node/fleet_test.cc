@@ -5,6 +5,8 @@
 
 #include "expect_error.h"
 #include "fake_machine.h"
+#include "io/file.h"
+#include "test_folder.h"
 
 namespace tessera {
 namespace {
@@ -85,6 +87,29 @@ TEST(FleetComparison, TheCatalogueIsAnEstimateAndCountsHalf) {
   const FleetFigures figures = {.num_nodes = 0, .medians = {{"compute", 2.0}}};
   EXPECT_EQ(compare_with_fleet("compute", 1.1, "TFLOPS", figures, 0.8).outcome, CheckOutcome::kOk);
   EXPECT_EQ(compare_with_fleet("compute", 0.9, "TFLOPS", figures, 0.8).outcome, CheckOutcome::kFailed);
+}
+
+TEST(FleetFigures, ComeFromTheFileOrFromTheCatalogue) {
+  const TestFolder folder;
+  const std::optional<FleetFigures> expected = figures_for("", "r7i.16xlarge", 32);
+  ASSERT_TRUE(expected);
+  EXPECT_EQ(expected->num_nodes, 0);
+  EXPECT_GT(expected->medians.at("compute"), 0);
+  EXPECT_GT(expected->medians.at("memory_bandwidth"), 0);
+  EXPECT_EQ(figures_for("", "r7i.16xlarge", 16)->medians.count("memory_bandwidth"), 0u)
+      << "half of the cores";
+  EXPECT_FALSE(figures_for("", "Xeon, 8 cores", 8));
+  EXPECT_EQ(figures_for(folder.path(), "r7i.16xlarge", 32)->num_nodes, 0) << "a folder without fleet.json";
+
+  FleetBuilder builder;
+  builder.add(report("r7i.16xlarge", 1.5, 100), "report");
+  write_text_file(folder / "fleet.json", fleet_json(builder.build()));
+  for (const std::filesystem::path& fleet : {folder.path(), folder / "fleet.json"}) {
+    EXPECT_EQ(figures_for(fleet, "r7i.16xlarge", 32)->medians.at("compute"), 1.5);
+    EXPECT_EQ(figures_for(fleet, "r7i.8xlarge", 16)->num_nodes, 0) << "not in the file";
+  }
+  expect_error(ExitCode::kUsage, {"--fleet: expected a file, found the address 'http://host/fleet.json'"},
+               [] { figures_for("http://host/fleet.json", "r7i.16xlarge", 32); });
 }
 
 TEST(InstanceType, ComesFromEc2OrIsTheProcessor) {

@@ -50,7 +50,7 @@ class OptionPlanner {
 
   FitOptions run() {
     const TrainableModel& model = *planned(request_.spec).of_sizes.model;
-    const MachineFacts& machine = request_.machine;
+    const MachineResources& machine = request_.machine;
     FitOptions options;
     options.spec = request_.spec;
     options.memory_bytes = machine.free_bytes + machine.local_world_size * machine.baseline_bytes;
@@ -125,7 +125,7 @@ class OptionPlanner {
                                        const FitOptions& options) {
     auto& [of_sizes, walks] = planned(spec);
     const TrainableModel& model = *of_sizes.model;
-    const MachineFacts& machine = request_.machine;
+    const MachineResources& machine = request_.machine;
     const RunPlanner planner(spec, model, request_.batch, data_);
     const MemoryRequest memory = planner.choose_memory(machine);
     // Nothing is kept beyond the inputs: that is `full`, unless it was asked for.
@@ -154,7 +154,7 @@ class OptionPlanner {
 
   const FitRequest& request_;
   std::map<Quantization, std::unique_ptr<Planned>> planned_;
-  DataFacts data_;
+  RowLengths data_;
   std::map<int64_t, int64_t> largest_pass_;
   RatedCosts op_costs_;
 };

@@ -19,9 +19,9 @@ struct FitRequest {
   RunSpec spec;  // resolved
   ModelConfig config;
   BatchPlanOptions batch;
-  DataFacts data;
+  RowLengths data;
   int64_t mean_row_tokens = 1024;  // decides the time
-  MachineFacts machine;            // its free_bytes are the limit of memory
+  MachineResources machine;        // its free_bytes are the limit of memory
   int64_t num_threads = 1;         // of a rank
   OpsFactory ops = make_cpu_ops;   // what computes
   MachineRates rates;              // of a node

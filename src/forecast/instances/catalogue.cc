@@ -76,7 +76,7 @@ void add_estimates(const JsonNode& node, const JsonNode& fields, std::vector<std
 
 struct Processor {
   std::string name;
-  InstanceFacts facts;  // num_cores and memory_gb_per_s are per socket
+  InstanceFigures figures;  // num_cores and memory_gb_per_s are per socket
   int64_t threads_per_core = 1;
   int64_t numa_nodes = 1;  // of a socket
   double watts = 0;        // of a socket
@@ -91,21 +91,21 @@ Processor read_processor(const JsonNode& all, const std::string& name) {
   Processor processor;
   processor.name = text_of(node["name"]);
   const std::string& isa = node["instruction_set"].string();
-  InstanceFacts& facts = processor.facts;
-  facts.amx = isa == "amx_bf16";
-  facts.avx512_bf16 = facts.amx || isa == "avx512_bf16";
-  facts.avx512 = facts.avx512_bf16 || isa == "avx512";
-  if (!facts.avx512 && isa != "avx2") {
+  InstanceFigures& figures = processor.figures;
+  figures.amx = isa == "amx_bf16";
+  figures.avx512_bf16 = figures.amx || isa == "avx512_bf16";
+  figures.avx512 = figures.avx512_bf16 || isa == "avx512";
+  if (!figures.avx512 && isa != "avx2") {
     node["instruction_set"].expected("amx_bf16, avx512_bf16, avx512 or avx2");
   }
-  facts.num_cores = node["cores_per_socket"].integer(1, 1024);
+  figures.num_cores = node["cores_per_socket"].integer(1, 1024);
   processor.numa_nodes = node["numa_nodes_per_socket"].integer(1, 64);
   processor.threads_per_core = node["threads_per_core"].integer(1, 2);
   const double clock_ghz = node["clock_ghz"].number_between(0.1, 10);
-  facts.clock_ghz =
+  figures.clock_ghz =
       node["product_clock_ghz"].is_null() ? clock_ghz : node["product_clock_ghz"].number_between(0.1, 10);
-  facts.memory_gb_per_s = static_cast<double>(node["memory_channels"].integer(1, 64)) * kChannelBytes *
-                          node["memory_mt_per_s"].number_between(100, 100'000) / 1000 * kStreamShare;
+  figures.memory_gb_per_s = static_cast<double>(node["memory_channels"].integer(1, 64)) * kChannelBytes *
+                            node["memory_mt_per_s"].number_between(100, 100'000) / 1000 * kStreamShare;
   if (!node["watts_per_socket"].is_null()) {
     processor.watts = node["watts_per_socket"].number_between(1, 10'000);
   }
@@ -119,9 +119,9 @@ Card read_card(const JsonNode& all, const std::string& name, std::vector<std::st
   Card card;
   card.name = text_of(node["name"]);
   card.memory_bytes = node["memory_mib"].integer(1024, 10'000'000) << 20;
-  card.facts.bf16_tflops = node["bf16_tflops"].number_between(1, 100'000);
-  card.facts.memory_gb_per_s = node["memory_gb_per_s"].number_between(10, 1'000'000);
-  card.facts.has_wgmma = node["wgmma"].boolean_or(false);
+  card.figures.bf16_tflops = node["bf16_tflops"].number_between(1, 100'000);
+  card.figures.memory_gb_per_s = node["memory_gb_per_s"].number_between(10, 1'000'000);
+  card.figures.has_wgmma = node["wgmma"].boolean_or(false);
   for (const JsonNode& source : node["sources"].list()) source.string();
   add_estimates(node["unconfirmed"], node, estimates);
   return card;
@@ -136,7 +136,7 @@ Instance read_family(const JsonNode& root, const JsonNode& node, const std::stri
   shared.region = text_of(node["region"]);
   shared.date = date_of(node["date"]);
   shared.processor = processor.name;
-  shared.facts = processor.facts;
+  shared.figures = processor.figures;
   shared.spot_share = node["spot_share"].is_null() ? 1 : node["spot_share"].number_between(0.01, 1);
   shared.estimates = processor.estimates;
   for (const JsonNode& source : node["sources"].list()) source.string();
@@ -158,20 +158,20 @@ Instance read_size(const JsonNode& any, const Instance& family, const Processor&
     node["vcpus"].expected(fmt::format("a multiple of the {} threads per core of processor '{}'",
                                        processor.threads_per_core, processor.name));
   }
-  InstanceFacts& facts = instance.facts;
-  facts.num_cores = instance.num_vcpus / processor.threads_per_core;
+  InstanceFigures& figures = instance.figures;
+  figures.num_cores = instance.num_vcpus / processor.threads_per_core;
   const double num_sockets =
-      static_cast<double>(facts.num_cores) / static_cast<double>(processor.facts.num_cores);
-  facts.memory_gb_per_s *= num_sockets;
+      static_cast<double>(figures.num_cores) / static_cast<double>(processor.figures.num_cores);
+  figures.memory_gb_per_s *= num_sockets;
   instance.watts = processor.watts * num_sockets;
-  instance.num_numa_nodes = divide_up(facts.num_cores * processor.numa_nodes, processor.facts.num_cores);
+  instance.num_numa_nodes = divide_up(figures.num_cores * processor.numa_nodes, processor.figures.num_cores);
   constexpr double kGib = int64_t{1} << 30;
   instance.memory_bytes =
       static_cast<int64_t>(std::llround(node["memory_gib"].number_between(0.1, 1 << 20) * kGib));
-  facts.network_gbps = node["network_gbps"].number_between(0.001, 100'000);
+  figures.network_gbps = node["network_gbps"].number_between(0.001, 100'000);
   instance.burst_gbps = node["burst_gbps"].is_null()
-                            ? facts.network_gbps
-                            : node["burst_gbps"].number_between(facts.network_gbps, 100'000);
+                            ? figures.network_gbps
+                            : node["burst_gbps"].number_between(figures.network_gbps, 100'000);
   if (!node["efa_cards"].is_null()) instance.num_efa_cards = node["efa_cards"].integer(0, 64);
   if (!node["nvme_gb"].is_null()) instance.nvme_gb = node["nvme_gb"].integer(0, 10'000'000);
   const bool has_cards = family.card.memory_bytes > 0;

@@ -16,7 +16,7 @@ namespace tessera {
 struct Card {
   std::string name;          // "NVIDIA L40S"
   int64_t memory_bytes = 0;  // as advertised
-  CardFacts facts;
+  CardFigures figures;
 
   // Memory that a run finds free: the driver, the context and the kernels take the rest.
   int64_t usable_bytes() const;
@@ -29,11 +29,11 @@ struct Instance {
   std::string region;  // of the price
   std::string date;    // of the price: "2026-07-20"
   std::string processor;
-  InstanceFacts facts;
+  InstanceFigures figures;
   int64_t num_vcpus = 0;
   int64_t num_numa_nodes = 1;
   int64_t memory_bytes = 0;  // as advertised
-  double burst_gbps = 0;     // for minutes; facts.network_gbps is sustained
+  double burst_gbps = 0;     // for minutes; figures.network_gbps is sustained
   int64_t num_efa_cards = 0;
   int64_t nvme_gb = 0;  // local disks
   int64_t num_cards = 0;

@@ -37,18 +37,18 @@ TEST(ShippedCatalogue, HasTheFamiliesAndSizesItPromises) {
 TEST(ShippedCatalogue, EveryEntryIsPlausible) {
   for (const Instance& instance : without_cards(shipped_catalogue())) {
     SCOPED_TRACE(instance.name);
-    EXPECT_EQ(instance.num_vcpus, 2 * instance.facts.num_cores);
+    EXPECT_EQ(instance.num_vcpus, 2 * instance.figures.num_cores);
     const double gib_per_vcpu =
         static_cast<double>(instance.memory_bytes >> 30) / static_cast<double>(instance.num_vcpus);
     EXPECT_TRUE(gib_per_vcpu == 2 || gib_per_vcpu == 4 || gib_per_vcpu == 8) << gib_per_vcpu;
     EXPECT_LT(instance.usable_bytes(), instance.memory_bytes);
     EXPECT_GT(instance.usable_bytes(), instance.memory_bytes * 9 / 10);
-    EXPECT_GE(instance.burst_gbps, instance.facts.network_gbps);
-    EXPECT_TRUE(instance.facts.amx);
+    EXPECT_GE(instance.burst_gbps, instance.figures.network_gbps);
+    EXPECT_TRUE(instance.figures.amx);
     EXPECT_GE(instance.num_numa_nodes, 1);
     EXPECT_LE(instance.num_numa_nodes, 2);
     const double gb_per_s_of_core =
-        instance.facts.memory_gb_per_s / static_cast<double>(instance.facts.num_cores);
+        instance.figures.memory_gb_per_s / static_cast<double>(instance.figures.num_cores);
     EXPECT_GT(gb_per_s_of_core, 4);
     EXPECT_LT(gb_per_s_of_core, 10);
     EXPECT_EQ(instance.date, "2026-07-20");
@@ -63,11 +63,11 @@ TEST(ShippedCatalogue, EveryEntryWithCardsIsPlausible) {
     SCOPED_TRACE(instance.name);
     cards[instance.family].insert(instance.card.name);
     EXPECT_TRUE(instance.num_cards == 1 || instance.num_cards == 4 || instance.num_cards == 8);
-    EXPECT_EQ(instance.num_vcpus, 2 * instance.facts.num_cores);
+    EXPECT_EQ(instance.num_vcpus, 2 * instance.figures.num_cores);
     EXPECT_LT(instance.card.usable_bytes(), instance.card.memory_bytes);
     EXPECT_GT(instance.card.usable_bytes(), instance.card.memory_bytes * 95 / 100);
-    EXPECT_GT(instance.card.facts.bf16_tflops, 100);
-    EXPECT_LT(instance.card.facts.bf16_tflops, 1000) << "dense products";
+    EXPECT_GT(instance.card.figures.bf16_tflops, 100);
+    EXPECT_LT(instance.card.figures.bf16_tflops, 1000) << "dense products";
     EXPECT_TRUE(instance.usd_per_hour > 0 || instance.name == "p5e.48xlarge");
   }
   using testing::ElementsAre;
@@ -106,12 +106,12 @@ TEST(ShippedCatalogue, ABareInstanceHasWhatItsSocketHas) {
       select_instances(shipped_catalogue(), {"c7i.metal-48xl", "c7i.24xlarge"});
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[1].name, "c7i.metal-48xl");
-  EXPECT_EQ(found[1].facts.num_cores, 96);
+  EXPECT_EQ(found[1].figures.num_cores, 96);
   EXPECT_EQ(found[1].num_numa_nodes, 2);
   EXPECT_EQ(found[1].num_efa_cards, 1);
   EXPECT_EQ(found[0].num_numa_nodes, 1);
-  EXPECT_DOUBLE_EQ(found[1].facts.memory_gb_per_s, 2 * found[0].facts.memory_gb_per_s);
-  EXPECT_DOUBLE_EQ(found[0].facts.memory_gb_per_s, 8 * 8 * 4.8 * 0.75);
+  EXPECT_DOUBLE_EQ(found[1].figures.memory_gb_per_s, 2 * found[0].figures.memory_gb_per_s);
+  EXPECT_DOUBLE_EQ(found[0].figures.memory_gb_per_s, 8 * 8 * 4.8 * 0.75);
 }
 
 TEST(ShippedCatalogue, IsTheFileThatIsInstalled) {
@@ -161,10 +161,10 @@ TEST(Catalogue, FillsInWhatAnotherCloudLeavesOut) {
   const std::vector<Instance> found = parse_catalogue(small_catalogue().dump(), "mine.json");
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].name, "hb.32");
-  EXPECT_EQ(found[0].facts.num_cores, 32);
+  EXPECT_EQ(found[0].figures.num_cores, 32);
   EXPECT_EQ(found[0].num_numa_nodes, 2);
-  EXPECT_FALSE(found[0].facts.avx512);
-  EXPECT_EQ(found[0].facts.clock_ghz, 3.5);
+  EXPECT_FALSE(found[0].figures.avx512);
+  EXPECT_EQ(found[0].figures.clock_ghz, 3.5);
   EXPECT_EQ(found[0].burst_gbps, 40);
   EXPECT_EQ(found[0].spot_share, 1);
   EXPECT_EQ(found[0].watts, 0);
@@ -187,7 +187,7 @@ TEST(Catalogue, CardsBelongToTheSizesOfAFamilyThatNamesTheirKind) {
   EXPECT_EQ(found.at(0).num_cards, 2);
   EXPECT_EQ(found.at(0).card.name, "NVIDIA A100");
   EXPECT_EQ(found.at(0).card.memory_bytes, int64_t{40} << 30);
-  EXPECT_EQ(found.at(0).card.facts.memory_gb_per_s, 1555);
+  EXPECT_EQ(found.at(0).card.figures.memory_gb_per_s, 1555);
   EXPECT_EQ(found.at(0).usd_per_hour, 0) << "not known";
   EXPECT_TRUE(without_cards(found).empty());
   EXPECT_EQ(without_cards(parse_catalogue(small_catalogue().dump(), "mine.json")).size(), 1u);

@@ -16,7 +16,7 @@ void add_once(std::vector<std::string>* list, const std::string& text) {
 bool in_node_pool(const Instance& instance, bool on_card) {
   if (on_card || instance.num_cards > 0) return on_card && instance.num_cards > 0;
   constexpr int64_t kMinVcpus = 32, kMaxVcpus = 192;
-  return instance.facts.amx && instance.num_vcpus >= kMinVcpus && instance.num_vcpus <= kMaxVcpus &&
+  return instance.figures.amx && instance.num_vcpus >= kMinVcpus && instance.num_vcpus <= kMaxVcpus &&
          instance.name.find(".metal") == std::string::npos;
 }
 

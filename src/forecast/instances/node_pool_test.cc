@@ -15,7 +15,7 @@ Instance pool_type(const char* family, const char* size, int64_t num_vcpus, int6
   instance.num_vcpus = num_vcpus;
   instance.num_efa_cards = num_efa_cards;
   instance.num_cards = num_cards;
-  instance.facts.amx = true;
+  instance.figures.amx = true;
   return instance;
 }
 

@@ -83,7 +83,7 @@ PlanMachine this_card(const PlanMachineFlags& flags, const RunSpec& spec, int64_
     fail(error.code(), "{}, or --machine NAME to plan for the card of an instance type", error.what());
   }
   if (const Card* card = find_card(catalogue, name)) {
-    machine.cluster.rates = rates_of_card(card->facts, spec.placement.optimizer_is_on_host());
+    machine.cluster.rates = rates_of_card(card->figures, spec.placement.optimizer_is_on_host());
   } else {
     log_info("the catalogue has no {}: no times", name);
   }
@@ -111,17 +111,17 @@ PlanMachine machine_of_instance(const PlanMachineFlags& flags, const RunSpec& sp
          instances.front().name, printable(flags.machine));
   }
   PlanMachine machine;
-  machine.num_cores = found->facts.num_cores;
-  machine.cluster.network_gbps = found->facts.network_gbps;
+  machine.num_cores = found->figures.num_cores;
+  machine.cluster.network_gbps = found->figures.network_gbps;
   machine.cluster.node_memory_bytes = found->usable_bytes();
   if (spec.machine.device == DeviceKind::kCpu) {
-    machine.cluster.rates = rates_of_instance(found->facts);
-    machine.cluster.ops = planned_cpu_ops(found->facts.amx);
+    machine.cluster.rates = rates_of_instance(found->figures);
+    machine.cluster.ops = planned_cpu_ops(found->figures.amx);
     return machine;
   }
   if (found->num_cards == 0)
     fail(ExitCode::kUsage, "--machine: {} has no NVIDIA card, which device cuda needs", found->name);
-  machine.cluster.rates = rates_of_card(found->card.facts, spec.placement.optimizer_is_on_host());
+  machine.cluster.rates = rates_of_card(found->card.figures, spec.placement.optimizer_is_on_host());
   machine.cluster.ops = planned_card_ops(found->card.name, found->card.usable_bytes());
   return machine;
 }

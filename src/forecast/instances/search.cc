@@ -26,7 +26,7 @@ struct Variant {
   bool pack_weights = false;
   int64_t node_bytes = 0;
   int64_t card_bytes = 0;  // of a run on a card, which the node's are not
-  StepInputs facts;
+  StepInputs inputs;
 };
 
 class Search {
@@ -70,8 +70,8 @@ class Search {
 
   bool is_on_card() const { return spec_.machine.device == DeviceKind::kCuda; }
   MachineRates rates_of(const Instance& instance) const {
-    return is_on_card() ? rates_of_card(instance.card.facts, spec_.placement.optimizer_is_on_host())
-                        : rates_of_instance(instance.facts);
+    return is_on_card() ? rates_of_card(instance.card.figures, spec_.placement.optimizer_is_on_host())
+                        : rates_of_instance(instance.figures);
   }
 
   std::vector<int> node_counts() const {
@@ -127,7 +127,7 @@ class Search {
     RunLayout layout;
     layout.num_nodes = num_nodes;
     layout.local_world_size = local_world_size;
-    layout.num_threads = instance.facts.num_cores / local_world_size;
+    layout.num_threads = instance.figures.num_cores / local_world_size;
     if (spec_.machine.num_threads > 0)
       layout.num_threads = std::min(layout.num_threads, spec_.machine.num_threads);
     if (!context_team_refusal(num_nodes, local_world_size, spec_.sharding.context_parallel_size).empty()) {
@@ -170,7 +170,7 @@ class Search {
                   Refusal* nearest) {
     ++result_.num_tried;
     const Instance& instance = result_.instances[index];
-    const std::vector<Variant>& variants = variants_of(layout, instance.facts.amx);
+    const std::vector<Variant>& variants = variants_of(layout, instance.figures.amx);
     const auto fitting = std::ranges::find_if(variants, [&](const Variant& each) {
       return each.node_bytes <= instance.usable_bytes() &&
              (!is_on_card() || each.card_bytes <= instance.card.usable_bytes());
@@ -183,13 +183,13 @@ class Search {
       }
       return false;
     }
-    const StepTime time = predict_step(walks_, fitting->facts, op_costs);
+    const StepTime time = predict_step(walks_, fitting->inputs, op_costs);
     if (!*best || time.step_s() < (*best)->time.step_s()) {
       Combination found;
       found.instance = index;
       found.layout = layout;
       found.pack_weights = fitting->pack_weights;
-      found.passes_per_step = fitting->facts.num_passes;
+      found.passes_per_step = fitting->inputs.num_passes;
       found.node_bytes = fitting->node_bytes;
       found.card_bytes = is_on_card() ? fitting->card_bytes : 0;
       found.time = time;
@@ -207,12 +207,12 @@ class Search {
     const PlannedStep step(spec, model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                            result_.job.max_row_tokens);
     for (const int64_t memory : {kAllMemory, kNoMemory}) {
-      MachineFacts machine = step.machine(memory);
+      MachineResources machine = step.machine(memory);
       if (is_on_card()) machine.free_bytes = memory;
       const MemoryRequest request = step.planner().choose_memory(machine, layout.schedule);
       const MemoryPlan plan = plan_memory(model, request);
       entry->second.push_back({request.limits.pack_weights, plan.node_bytes(), plan.device_bytes(),
-                               step.facts(request, result_.job.mean_row_tokens)});
+                               step.inputs(request, result_.job.mean_row_tokens)});
     }
     return entry->second;
   }
@@ -278,12 +278,12 @@ MemoryPlan memory_of(const RunSpec& spec, const ModelConfig& config, const JobSi
   const RunSpec run = arguments_for(spec, layout, global_batch_rows(spec.batch_options(1)));
   const bool is_on_card = spec.machine.device == DeviceKind::kCuda;
   const OpsFactory ops = is_on_card ? planned_card_ops(instance.card.name, instance.card.usable_bytes())
-                                    : planned_cpu_ops(instance.facts.amx);
+                                    : planned_cpu_ops(instance.figures.amx);
   const PlannedModel planned(config, spec.precision.dtype, layout.num_threads, ops,
                              spec.sharding.context_parallel_size);
   const PlannedStep step(run, *planned.model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                          job.max_row_tokens);
-  MachineFacts machine = step.machine(instance.usable_bytes());
+  MachineResources machine = step.machine(instance.usable_bytes());
   if (is_on_card) machine.free_bytes = instance.card.usable_bytes();
   return plan_memory(*planned.model, step.planner().choose_memory(machine, layout.schedule));
 }

@@ -19,7 +19,7 @@ namespace tessera {
 
 struct SearchOptions {
   int max_nodes = 16;  // tries 1, 2, 4, ... of them
-  // Only these, if given.
+  // If given, only these numbers are tried.
   std::optional<int> num_nodes;
   std::optional<int> local_world_size;
   std::optional<int64_t> world_size;  // on any number of nodes that divides it; a multiple of the two above

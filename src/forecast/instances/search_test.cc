@@ -49,12 +49,12 @@ class SearchTest : public testing::Test {
     cluster.num_nodes = layout.num_nodes;
     cluster.local_world_size = layout.local_world_size;
     cluster.node_memory_bytes = instance.usable_bytes();
-    cluster.network_gbps = instance.facts.network_gbps;
-    cluster.ops = planned_cpu_ops(instance.facts.amx);
-    cluster.rates = rates_of_instance(instance.facts);
+    cluster.network_gbps = instance.figures.network_gbps;
+    cluster.ops = planned_cpu_ops(instance.figures.amx);
+    cluster.rates = rates_of_instance(instance.figures);
     if (result.is_on_cards) {
       cluster.ops = planned_card_ops(instance.card.name, instance.card.usable_bytes());
-      cluster.rates = rates_of_card(instance.card.facts, /*optimizer_on_host=*/false);
+      cluster.rates = rates_of_card(instance.card.figures, /*optimizer_on_host=*/false);
     }
     const RunSpec run = arguments_for(spec_, layout, result.step_rows);
     return forecast_run(run, config_, cluster, layout.num_threads, job_);

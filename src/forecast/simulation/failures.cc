@@ -28,13 +28,13 @@ const std::vector<double>& gaps() {
 
 }  // namespace
 
-UsefulTime useful_time(const FailureInputs& facts, int num_nodes, double step_s, int64_t checkpoint_steps) {
+UsefulTime useful_time(const FailureInputs& inputs, int num_nodes, double step_s, int64_t checkpoint_steps) {
   UsefulTime result;
   result.checkpoint_steps = checkpoint_steps;
-  result.failure_s = facts.node_mtbf_s / num_nodes;
+  result.failure_s = inputs.node_mtbf_s / num_nodes;
   const double steps = static_cast<double>(checkpoint_steps);
-  const double cycle_s = std::max(steps * step_s + facts.checkpoint_stall_s, facts.checkpoint_write_s);
-  const double down_s = facts.detection_s + facts.restart_s;
+  const double cycle_s = std::max(steps * step_s + inputs.checkpoint_stall_s, inputs.checkpoint_write_s);
+  const double down_s = inputs.detection_s + inputs.restart_s;
   double useful_steps = 0, repeated_steps = 0, wall_s = 0;
   for (const double gap : gaps()) {
     const double gap_s = gap * result.failure_s;
@@ -44,7 +44,7 @@ UsefulTime useful_time(const FailureInputs& facts, int num_nodes, double step_s,
     const double cycles = std::floor(up_s / cycle_s);
     const double finished = cycles * steps + std::min(steps, std::floor((up_s - cycles * cycle_s) / step_s));
     // The checkpoint of a cycle is begun at its end.
-    const double complete = std::max(0.0, std::floor((up_s - facts.checkpoint_write_s) / cycle_s));
+    const double complete = std::max(0.0, std::floor((up_s - inputs.checkpoint_write_s) / cycle_s));
     useful_steps += std::min(complete, cycles) * steps;
     repeated_steps += finished - std::min(complete, cycles) * steps;
   }
@@ -53,10 +53,10 @@ UsefulTime useful_time(const FailureInputs& facts, int num_nodes, double step_s,
   return result;
 }
 
-UsefulTime best_useful_time(const FailureInputs& facts, int num_nodes, double step_s) {
+UsefulTime best_useful_time(const FailureInputs& inputs, int num_nodes, double step_s) {
   constexpr double kFactor = 1.05;
   // No longer than the run usually lasts.
-  const double most = std::max(1.0, facts.node_mtbf_s / num_nodes / step_s);
+  const double most = std::max(1.0, inputs.node_mtbf_s / num_nodes / step_s);
   UsefulTime best;
   best.useful_share = -1;
   int64_t last = 0;
@@ -64,7 +64,7 @@ UsefulTime best_useful_time(const FailureInputs& facts, int num_nodes, double st
     const int64_t rounded = std::llround(steps);
     if (rounded == last) continue;
     last = rounded;
-    const UsefulTime each = useful_time(facts, num_nodes, step_s, rounded);
+    const UsefulTime each = useful_time(inputs, num_nodes, step_s, rounded);
     if (each.useful_share > best.useful_share) best = each;
   }
   return best;

@@ -21,10 +21,10 @@ struct UsefulTime {
 };
 
 // A run of 10,000 failures, simulated failure by failure: the same ones (scaled to their rate) for any
-// facts, so that results can be compared.
-UsefulTime useful_time(const FailureInputs& facts, int num_nodes, double step_s, int64_t checkpoint_steps);
+// inputs, so that results can be compared.
+UsefulTime useful_time(const FailureInputs& inputs, int num_nodes, double step_s, int64_t checkpoint_steps);
 
 // The result for the checkpoint interval with the most useful time, to about 5 %.
-UsefulTime best_useful_time(const FailureInputs& facts, int num_nodes, double step_s);
+UsefulTime best_useful_time(const FailureInputs& inputs, int num_nodes, double step_s);
 
 }  // namespace tessera

@@ -36,24 +36,24 @@ class ClusterSimulator {
 
   SimulatedCluster run() {
     SimulatedCluster result;
-    const MachineFacts machine = step_.machine(cluster_.node_memory_bytes);
+    const MachineResources machine = step_.machine(cluster_.node_memory_bytes);
     const MemoryRequest request = step_.planner().choose_memory(machine);
     result.refusal = step_.planner().refusal(request, machine);
     result.num_nodes = cluster_.num_nodes;
     result.tokens_per_step = step_.step_rows() * row_tokens_;
-    StepInputs facts = step_.facts(request, row_tokens_);
-    facts.zero.weight_dtype = walks_.dtype();
-    facts.zero.passes_per_step = facts.num_passes;
-    result.zero = facts.zero;
+    StepInputs inputs = step_.inputs(request, row_tokens_);
+    inputs.zero.weight_dtype = walks_.dtype();
+    inputs.zero.passes_per_step = inputs.num_passes;
+    result.zero = inputs.zero;
 
     const ZeroLayout layout = zero_layout(walks_.layout(), cluster_.num_nodes, cluster_.local_world_size);
-    const StepCosts costs = step_costs(walks_, facts, op_costs());
+    const StepCosts costs = step_costs(walks_, inputs, op_costs());
     const Topology topology = topology_of();
     result.num_racks = topology.num_racks();
     std::vector<Timed> steps;
-    if (options_.measured.empty()) steps.push_back(simulate(topology, layout, facts, costs, slowdowns()));
+    if (options_.measured.empty()) steps.push_back(simulate(topology, layout, inputs, costs, slowdowns()));
     for (const MeasuredStep& measured : options_.measured) {
-      steps.push_back(simulate(topology, layout, facts, replaced(layout, facts, costs, measured),
+      steps.push_back(simulate(topology, layout, inputs, replaced(layout, inputs, costs, measured),
                                slowdowns_of(measured)));
     }
     const auto middle = steps.begin() + std::ssize(steps) / 2;
@@ -70,9 +70,9 @@ class ClusterSimulator {
     double ideal_s;
   };
 
-  Timed simulate(const Topology& topology, const ZeroLayout& layout, const StepInputs& facts,
+  Timed simulate(const Topology& topology, const ZeroLayout& layout, const StepInputs& inputs,
                  const StepCosts& costs, const std::vector<double>& slowdowns) const {
-    const StepProgram program = program_of(layout, facts, costs);
+    const StepProgram program = program_of(layout, inputs, costs);
     Timed timed = {simulate_steps(topology, program, slowdowns), program.last_compute_s() + costs.other_s};
     const std::vector<double> equal(slowdowns.size(), 1.0);
     if (slowdowns == equal) return timed;
@@ -86,17 +86,17 @@ class ClusterSimulator {
   }
 
   OpCosts& op_costs() { return cluster_.op_costs != nullptr ? *cluster_.op_costs : of_rates_; }
-  StepProgram program_of(const ZeroLayout& layout, const StepInputs& facts, const StepCosts& costs) const {
-    return step_program(layout, facts.zero, costs, walks_.config().tie_word_embeddings,
+  StepProgram program_of(const ZeroLayout& layout, const StepInputs& inputs, const StepCosts& costs) const {
+    return step_program(layout, inputs.zero, costs, walks_.config().tie_word_embeddings,
                         static_cast<int>(spec_.network.connections));
   }
 
   // Uses the times of a measured step: its median rank's, as slowdowns_of() covers the others.
-  StepCosts replaced(const ZeroLayout& layout, const StepInputs& facts, StepCosts costs,
+  StepCosts replaced(const ZeroLayout& layout, const StepInputs& inputs, StepCosts costs,
                      const MeasuredStep& measured) const {
     double update_s = 0;
     for (const double seconds : costs.update_s) update_s += seconds;
-    const double passes_s = program_of(layout, facts, costs).last_compute_s() - update_s;
+    const double passes_s = program_of(layout, inputs, costs).last_compute_s() - update_s;
     costs.scale_passes(median(measured.rank_compute_s) / passes_s);
     costs.set_update(measured.update_s);
     costs.other_s = measured.other_s;
@@ -143,21 +143,21 @@ class ClusterSimulator {
   }
 
   void add_failures(SimulatedCluster* result) const {
-    FailureInputs facts = *options_.failures;
+    FailureInputs inputs = *options_.failures;
     const DiskPlan disk = plan_disk(
         walks_.layout(), {spec_.precision.export_dtype(), saved_tensors(result->zero, cluster_.num_nodes)},
         /*count=*/{});
     const double node_bytes = static_cast<double>(disk.checkpoint_bytes) / cluster_.num_nodes;
     // The state is read and written once.
-    facts.checkpoint_stall_s =
+    inputs.checkpoint_stall_s =
         options_.checkpoint_stall_s.value_or(2 * node_bytes / (cluster_.rates->memory_gb_per_s * 1e9));
-    facts.checkpoint_write_s =
+    inputs.checkpoint_write_s =
         options_.checkpoint_write_s.value_or(static_cast<double>(disk.checkpoint_bytes) / kStorageBytesPerS);
-    result->failures = facts;
-    result->useful = best_useful_time(facts, cluster_.num_nodes, result->step.step_s);
+    result->failures = inputs;
+    result->useful = best_useful_time(inputs, cluster_.num_nodes, result->step.step_s);
     if (!options_.checkpoint_steps) return;
     result->best_useful = result->useful;
-    result->useful = useful_time(facts, cluster_.num_nodes, result->step.step_s, *options_.checkpoint_steps);
+    result->useful = useful_time(inputs, cluster_.num_nodes, result->step.step_s, *options_.checkpoint_steps);
   }
 
   const RunSpec& spec_;

@@ -16,12 +16,12 @@ std::string percent(double share) { return fmt::format("{:.1f}", 100 * share); }
 
 std::string useful_text(const SimulatedCluster& cluster) {
   const UsefulTime& useful = *cluster.useful;
-  const FailureInputs& facts = *cluster.failures;
+  const FailureInputs& inputs = *cluster.failures;
   std::string text =
       fmt::format("{:>5}  {:>9}  {:>7}  {:>8}  {:>11}  {:>8}  {:>8}\n", cluster.num_nodes,
                   three_digits(useful.failure_s / 3600), percent(useful.useful_share),
                   format_count(useful.checkpoint_steps), three_digits(useful.repeated_steps),
-                  three_digits(facts.checkpoint_stall_s), three_digits(facts.checkpoint_write_s));
+                  three_digits(inputs.checkpoint_stall_s), three_digits(inputs.checkpoint_write_s));
   if (cluster.best_useful) {
     text += fmt::format("{:>5}  {:>9}  {:>7}  {:>8}  {:>11}\n", "", "best",
                         percent(cluster.best_useful->useful_share),

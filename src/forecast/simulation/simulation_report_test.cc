@@ -24,12 +24,12 @@ class SimulationTest : public testing::Test {
     spec_.batch.rows_per_device = 4;
     spec_.sharding.stage = 2;
     spec_.saving.strategy = SaveStrategy::kNo;  // snapshots take what is free
-    InstanceFacts facts;
-    facts.num_cores = 32;
-    facts.clock_ghz = 2.4;
-    facts.amx = true;
-    facts.network_gbps = 12.5;
-    cluster_.rates = rates_of_instance(facts);
+    InstanceFigures inputs;
+    inputs.num_cores = 32;
+    inputs.clock_ghz = 2.4;
+    inputs.amx = true;
+    inputs.network_gbps = 12.5;
+    cluster_.rates = rates_of_instance(inputs);
     cluster_.network_gbps = 12.5;
     cluster_.node_memory_bytes = int64_t{256} << 30;
     options_.failures = FailureInputs{.node_mtbf_s = 3.6e6};

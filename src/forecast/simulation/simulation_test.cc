@@ -276,51 +276,51 @@ TEST(FairShare, FillsEveryLinkThatAFlowWants) {
 }
 
 TEST(UsefulTime, FollowsDalysExpectation) {
-  FailureInputs facts;
-  facts.node_mtbf_s = 64 * 20'000.0;
-  facts.detection_s = 10;
-  facts.restart_s = 90;
-  facts.checkpoint_stall_s = 20;
-  facts.checkpoint_write_s = 20;
+  FailureInputs inputs;
+  inputs.node_mtbf_s = 64 * 20'000.0;
+  inputs.detection_s = 10;
+  inputs.restart_s = 90;
+  inputs.checkpoint_stall_s = 20;
+  inputs.checkpoint_write_s = 20;
   const double step_s = 5, down_s = 100, failure_s = 20'000;
   for (const int64_t steps : {20, 100, 400, 2000}) {
     // Daly (2006), "A higher order estimate of the optimum checkpoint interval", equation 13.
     const double work_s = static_cast<double>(steps) * step_s;
     const double expected =
         work_s / (failure_s * std::exp(down_s / failure_s) * std::expm1((work_s + 20) / failure_s));
-    EXPECT_NEAR(useful_time(facts, 64, step_s, steps).useful_share, expected, 0.005) << steps;
+    EXPECT_NEAR(useful_time(inputs, 64, step_s, steps).useful_share, expected, 0.005) << steps;
   }
 }
 
 TEST(UsefulTime, IsBestAtYoungsInterval) {
-  FailureInputs facts;
-  facts.node_mtbf_s = 16 * 50'000.0;
-  facts.checkpoint_stall_s = 10;
-  facts.checkpoint_write_s = 10;
-  const UsefulTime best = best_useful_time(facts, 16, /*step_s=*/2);
+  FailureInputs inputs;
+  inputs.node_mtbf_s = 16 * 50'000.0;
+  inputs.checkpoint_stall_s = 10;
+  inputs.checkpoint_write_s = 10;
+  const UsefulTime best = best_useful_time(inputs, 16, /*step_s=*/2);
   const double young_s = std::sqrt(2 * 10 * 50'000.0);
   EXPECT_NEAR(static_cast<double>(best.checkpoint_steps) * 2 / young_s, 1, 0.15);
   // Half of what is between two checkpoints.
   EXPECT_NEAR(best.repeated_steps / (0.5 * static_cast<double>(best.checkpoint_steps)), 1, 0.05);
-  EXPECT_GE(best.useful_share, useful_time(facts, 16, 2, std::llround(young_s / 2)).useful_share - 1e-3);
+  EXPECT_GE(best.useful_share, useful_time(inputs, 16, 2, std::llround(young_s / 2)).useful_share - 1e-3);
 }
 
 TEST(UsefulTime, FallsWithTheRateOfFailuresAndTheTimeOfACheckpoint) {
-  FailureInputs facts;
-  facts.node_mtbf_s = 1e6;
-  facts.checkpoint_stall_s = 5;
-  facts.checkpoint_write_s = 60;
+  FailureInputs inputs;
+  inputs.node_mtbf_s = 1e6;
+  inputs.checkpoint_stall_s = 5;
+  inputs.checkpoint_write_s = 60;
   double last = 1;
   for (const int nodes : {1, 4, 16, 64, 256, 1024}) {
-    const double share = best_useful_time(facts, nodes, 10).useful_share;
+    const double share = best_useful_time(inputs, nodes, 10).useful_share;
     EXPECT_LT(share, last) << nodes;
     last = share;
   }
-  const double before = useful_time(facts, 64, 10, 50).useful_share;
-  facts.checkpoint_write_s = 400;
-  EXPECT_LT(useful_time(facts, 64, 10, 50).useful_share, before);
-  facts.node_mtbf_s = 1;  // never up for long enough
-  EXPECT_EQ(useful_time(facts, 64, 10, 50).useful_share, 0);
+  const double before = useful_time(inputs, 64, 10, 50).useful_share;
+  inputs.checkpoint_write_s = 400;
+  EXPECT_LT(useful_time(inputs, 64, 10, 50).useful_share, before);
+  inputs.node_mtbf_s = 1;  // never up for long enough
+  EXPECT_EQ(useful_time(inputs, 64, 10, 50).useful_share, 0);
 }
 
 }  // namespace

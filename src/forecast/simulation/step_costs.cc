@@ -73,13 +73,13 @@ void StepCosts::scale_passes(double factor) {
 
 void StepCosts::set_update(double seconds) { scale(&update_s, seconds / sum_of(update_s)); }
 
-StepCosts step_costs(StepWalks& walks, const StepInputs& facts, OpCosts& op_costs) {
-  const RankShare share = {facts.num_threads, facts.local_world_size};
+StepCosts step_costs(StepWalks& walks, const StepInputs& inputs, OpCosts& op_costs) {
+  const RankShare share = {inputs.num_threads, inputs.local_world_size};
   const ZeroLayout layout =
-      zero_layout(walks.layout(), sharding_nodes(facts.zero, facts.num_nodes), facts.local_world_size);
+      zero_layout(walks.layout(), sharding_nodes(inputs.zero, inputs.num_nodes), inputs.local_world_size);
   std::vector<PassShape> shapes;
-  for (int64_t pass = 0; pass < facts.num_passes; ++pass) {
-    shapes.push_back(pass_shape(walks, facts, op_costs, pass));
+  for (int64_t pass = 0; pass < inputs.num_passes; ++pass) {
+    shapes.push_back(pass_shape(walks, inputs, op_costs, pass));
   }
   std::vector<PassShape> different;
   for (const PassShape& shape : shapes) {
@@ -98,16 +98,16 @@ StepCosts step_costs(StepWalks& walks, const StepInputs& facts, OpCosts& op_cost
   for (const auto& [work, count] : walks.pass(shapes.front()).packing) {
     packing_s += static_cast<double>(count) * op_costs.seconds(work, share);
   }
-  costs.packing_s = by_elements(packing_s / facts.local_world_size, layout);
+  costs.packing_s = by_elements(packing_s / inputs.local_world_size, layout);
   for (const Part& group : layout.groups) {
-    const int64_t of_rail = divide_up(group.size(), facts.local_world_size);
+    const int64_t of_rail = divide_up(group.size(), inputs.local_world_size);
     const int64_t own = divide_up(group.size(), layout.world_size());
-    const double waiting_s = facts.local_world_size > 1 ? op_costs.node_latency_s() : 0;
+    const double waiting_s = inputs.local_world_size > 1 ? op_costs.node_latency_s() : 0;
     costs.first_sum_s.push_back(op_costs.node_sum_seconds(of_rail, false, share) + waiting_s);
     costs.further_sum_s.push_back(op_costs.node_sum_seconds(of_rail, true, share) + waiting_s);
-    costs.own_sum_s.push_back(op_costs.node_sum_seconds(own, facts.num_passes > 1, {share.num_threads, 1}));
+    costs.own_sum_s.push_back(op_costs.node_sum_seconds(own, inputs.num_passes > 1, {share.num_threads, 1}));
   }
-  costs.update_s = by_elements(op_costs.update_seconds(update_work(walks, facts), share), layout);
+  costs.update_s = by_elements(op_costs.update_seconds(update_work(walks, inputs), share), layout);
   if (layout.world_size() > 1) {
     for (StepCosts::Pass& pass : costs.passes) {
       scale(&pass.forward_s, 1 + op_costs.imbalance());

@@ -33,6 +33,6 @@ struct StepCosts {
   void set_update(double seconds);
 };
 
-StepCosts step_costs(StepWalks& walks, const StepInputs& facts, OpCosts& op_costs);
+StepCosts step_costs(StepWalks& walks, const StepInputs& inputs, OpCosts& op_costs);
 
 }  // namespace tessera

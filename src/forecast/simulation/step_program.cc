@@ -249,7 +249,7 @@ class Gradients {
   int64_t num_closed_ = 0, num_summed_ = 0, num_staged_ = 0;
 };
 
-// DilocoParameters on a node: which pieces it exchanges with the others and when.
+// OuterUpdate on a node: the pieces it exchanges with the others, and when.
 class OuterExchanges {
  public:
   explicit OuterExchanges(StepRecorder& recorder)

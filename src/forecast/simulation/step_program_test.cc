@@ -14,11 +14,11 @@ namespace tessera {
 namespace {
 
 MachineRates some_rates() {
-  InstanceFacts facts;
-  facts.num_cores = 16;
-  facts.clock_ghz = 2.5;
-  facts.amx = true;
-  return rates_of_instance(facts);
+  InstanceFigures inputs;
+  inputs.num_cores = 16;
+  inputs.clock_ghz = 2.5;
+  inputs.amx = true;
+  return rates_of_instance(inputs);
 }
 
 ModelConfig config_of(bool is_tied) {
@@ -28,20 +28,21 @@ ModelConfig config_of(bool is_tied) {
   return config;
 }
 
-StepInputs facts_of(int num_nodes, int local_world_size, int stage, GatherSchedule schedule, int64_t passes) {
-  StepInputs facts;
-  facts.row_tokens = 256;
-  facts.num_passes = passes;
-  facts.num_threads = 4;
-  facts.num_nodes = num_nodes;
-  facts.local_world_size = local_world_size;
-  facts.zero.stage = stage;
-  facts.zero.schedule = schedule;
-  facts.zero.passes_per_step = passes;
-  return facts;
+StepInputs inputs_of(int num_nodes, int local_world_size, int stage, GatherSchedule schedule,
+                     int64_t passes) {
+  StepInputs inputs;
+  inputs.row_tokens = 256;
+  inputs.num_passes = passes;
+  inputs.num_threads = 4;
+  inputs.num_nodes = num_nodes;
+  inputs.local_world_size = local_world_size;
+  inputs.zero.stage = stage;
+  inputs.zero.schedule = schedule;
+  inputs.zero.passes_per_step = passes;
+  return inputs;
 }
 
-// Calls body(layout, facts, is_tied) for every way to shard.
+// Calls body(layout, inputs, is_tied) for every way to shard.
 template <typename Body>
 void for_each_sharding(const Body& body) {
   for (const bool is_tied : {false, true}) {
@@ -55,7 +56,7 @@ void for_each_sharding(const Body& body) {
               SCOPED_TRACE(testing::Message() << nodes << " x " << ranks << ", stage " << stage
                                               << ", per layer " << (schedule == GatherSchedule::kPerLayer)
                                               << ", " << passes << " passes, tied " << is_tied);
-              body(walks, facts_of(nodes, ranks, stage, schedule, passes));
+              body(walks, inputs_of(nodes, ranks, stage, schedule, passes));
             }
           }
         }
@@ -65,28 +66,28 @@ void for_each_sharding(const Body& body) {
 }
 
 TEST(StepProgram, SendsTheBytesThatZeroSends) {
-  for_each_sharding([](StepWalks& walks, const StepInputs& facts) {
+  for_each_sharding([](StepWalks& walks, const StepInputs& inputs) {
     RatedCosts op_costs(some_rates());
-    const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
-    const StepProgram program = step_program(layout, facts.zero, step_costs(walks, facts, op_costs),
+    const ZeroLayout layout = zero_layout(walks.layout(), inputs.num_nodes, inputs.local_world_size);
+    const StepProgram program = step_program(layout, inputs.zero, step_costs(walks, inputs, op_costs),
                                              walks.config().tie_word_embeddings, 4);
-    const WireBytes wire = wire_bytes_per_step(layout, facts.zero, 0);
+    const WireBytes wire = wire_bytes_per_step(layout, inputs.zero, 0);
     // Parts differ by their alignment; the first node's are the largest.
-    EXPECT_NEAR(program.sent_bytes(1, facts.num_nodes) / static_cast<double>(wire.sent()), 1, 0.01);
+    EXPECT_NEAR(program.sent_bytes(1, inputs.num_nodes) / static_cast<double>(wire.sent()), 1, 0.01);
   });
 }
 
 TEST(StepProgram, SendsTheBytesOfQuantizedGradients) {
   for (const GradientCode code : {GradientCode::kInt8, GradientCode::kInt4}) {
     StepWalks walks(config_of(/*is_tied=*/false), DType::kBF16);
-    StepInputs facts = facts_of(3, 1, 2, GatherSchedule::kPerStep, 2);
-    facts.zero.quantized_gradients = code;
+    StepInputs inputs = inputs_of(3, 1, 2, GatherSchedule::kPerStep, 2);
+    inputs.zero.quantized_gradients = code;
     RatedCosts op_costs(some_rates());
-    const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
+    const ZeroLayout layout = zero_layout(walks.layout(), inputs.num_nodes, inputs.local_world_size);
     const StepProgram program =
-        step_program(layout, facts.zero, step_costs(walks, facts, op_costs), /*is_tied=*/false, 4);
-    const WireBytes wire = wire_bytes_per_step(layout, facts.zero, 0);
-    EXPECT_NEAR(program.sent_bytes(1, facts.num_nodes) / static_cast<double>(wire.sent()), 1, 0.01);
+        step_program(layout, inputs.zero, step_costs(walks, inputs, op_costs), /*is_tied=*/false, 4);
+    const WireBytes wire = wire_bytes_per_step(layout, inputs.zero, 0);
+    EXPECT_NEAR(program.sent_bytes(1, inputs.num_nodes) / static_cast<double>(wire.sent()), 1, 0.01);
   }
 }
 
@@ -112,21 +113,21 @@ TEST(StepProgram, SendsTheBytesOfNodesOnTheirOwnOnceARound) {
         SCOPED_TRACE(testing::Message()
                      << "every " << outer.sync_every << ", " << outer.num_fragments << " fragments, delay "
                      << outer.sync_delay << ", " << ranks << " ranks");
-        StepInputs facts = facts_of(3, ranks, 2, GatherSchedule::kPerStep, 2);
-        facts.zero.outer = outer;
-        facts.zero.quantized_gradients = code;
+        StepInputs inputs = inputs_of(3, ranks, 2, GatherSchedule::kPerStep, 2);
+        inputs.zero.outer = outer;
+        inputs.zero.quantized_gradients = code;
         RatedCosts op_costs(some_rates());
-        const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
+        const ZeroLayout layout = zero_layout(walks.layout(), inputs.num_nodes, inputs.local_world_size);
         const StepProgram program =
-            step_program(layout, facts.zero, step_costs(walks, facts, op_costs), /*is_tied=*/true, 4);
+            step_program(layout, inputs.zero, step_costs(walks, inputs, op_costs), /*is_tied=*/true, 4);
         EXPECT_EQ(std::accumulate(program.stands_for.begin(), program.stands_for.end(), 0.0),
                   static_cast<double>(outer.sync_every));
         double sent = 0;
         for (int step = 0; step < std::ssize(program.stands_for); ++step) {
           if (program.stands_for[static_cast<size_t>(step)] > 0)
-            sent += program.sent_bytes(step, facts.num_nodes);
+            sent += program.sent_bytes(step, inputs.num_nodes);
         }
-        const WireBytes wire = outer_wire_bytes(layout, facts.zero, /*node_rank=*/0);
+        const WireBytes wire = outer_wire_bytes(layout, inputs.zero, /*node_rank=*/0);
         EXPECT_NEAR(sent / static_cast<double>(wire.sent()), 1, 0.01);
       }
     }
@@ -134,16 +135,16 @@ TEST(StepProgram, SendsTheBytesOfNodesOnTheirOwnOnceARound) {
 }
 
 TEST(StepProgram, ComputesWhatThePlanPredicts) {
-  for_each_sharding([](StepWalks& walks, const StepInputs& facts) {
+  for_each_sharding([](StepWalks& walks, const StepInputs& inputs) {
     RatedCosts op_costs(some_rates());
-    const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
-    const StepCosts costs = step_costs(walks, facts, op_costs);
+    const ZeroLayout layout = zero_layout(walks.layout(), inputs.num_nodes, inputs.local_world_size);
+    const StepCosts costs = step_costs(walks, inputs, op_costs);
     const StepProgram program =
-        step_program(layout, facts.zero, costs, walks.config().tie_word_embeddings, 4);
-    const StepTime time = predict_step(walks, facts, op_costs);
+        step_program(layout, inputs.zero, costs, walks.config().tie_word_embeddings, 4);
+    const StepTime time = predict_step(walks, inputs, op_costs);
     EXPECT_NEAR(costs.passes_s() / (time.compute_s() * (1 + op_costs.imbalance())), 1, 1e-3);
     const double predicted_s = time.compute_s() + time.optimizer_s + time.local_s;
-    if (facts.local_world_size > 1) {
+    if (inputs.local_world_size > 1) {
       EXPECT_NEAR(program.last_compute_s() / predicted_s, 1, 0.1);
     } else {  // which the plan has sum whole shares, where the node adds what the network brings
       EXPECT_LT(program.last_compute_s(), 1.001 * predicted_s);
@@ -153,10 +154,10 @@ TEST(StepProgram, ComputesWhatThePlanPredicts) {
 }
 
 TEST(StepProgram, WaitsForEveryTransferAfterItsIssue) {
-  for_each_sharding([](StepWalks& walks, const StepInputs& facts) {
+  for_each_sharding([](StepWalks& walks, const StepInputs& inputs) {
     RatedCosts op_costs(some_rates());
-    const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
-    const StepProgram program = step_program(layout, facts.zero, step_costs(walks, facts, op_costs),
+    const ZeroLayout layout = zero_layout(walks.layout(), inputs.num_nodes, inputs.local_world_size);
+    const StepProgram program = step_program(layout, inputs.zero, step_costs(walks, inputs, op_costs),
                                              walks.config().tie_word_embeddings, 4);
     int64_t issued = 0;
     for (const Action& action : program.actions) {
@@ -174,7 +175,7 @@ TEST(StepProgram, WaitsForEveryTransferAfterItsIssue) {
 TEST(StepCosts, ScaleToMeasuredTimes) {
   StepWalks walks(config_of(false), DType::kBF16);
   RatedCosts op_costs(some_rates());
-  StepCosts costs = step_costs(walks, facts_of(2, 1, 2, GatherSchedule::kPerStep, 2), op_costs);
+  StepCosts costs = step_costs(walks, inputs_of(2, 1, 2, GatherSchedule::kPerStep, 2), op_costs);
   const double passes_s = costs.passes_s();
   costs.scale_passes(3);
   EXPECT_NEAR(costs.passes_s(), 3 * passes_s, 1e-9);

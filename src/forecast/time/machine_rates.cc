@@ -64,7 +64,7 @@ void read_member(const JsonNode& node, std::string_view name, double* member) {
 
 }  // namespace
 
-MachineRates rates_of_instance(const InstanceFacts& instance) {
+MachineRates rates_of_instance(const InstanceFigures& instance) {
   // Operations of a core in a cycle. AMX: TDPBF16PS, 16 x 16 sums of 32 products, takes 16 cycles. AVX-512:
   // two units of 16 float32 lanes; VDPBF16PS does two products in each. AVX2: half as wide.
   constexpr double kAmx = 1024, kAvx512Bf16 = 128, kAvx512 = 64, kAvx2 = 32;
@@ -101,7 +101,7 @@ MachineRates rates_of_instance(const InstanceFacts& instance) {
   return rates;
 }
 
-MachineRates rates_of_card(const CardFacts& card, bool optimizer_on_host) {
+MachineRates rates_of_card(const CardFigures& card, bool optimizer_on_host) {
   // Shares of the peak that attention reaches within a step (362 TFLOPS forward and 330 backward on Hopper,
   // 233 and 180 with the kernels of other cards, counting half of the square), and products; with these,
   // predicted steps take as long as measured ones.

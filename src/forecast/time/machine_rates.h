@@ -60,7 +60,7 @@ struct MachineRates {
 };
 
 // An instance type as described in a catalogue.
-struct InstanceFacts {
+struct InstanceFigures {
   int64_t num_cores = 1;  // physical ones
   double clock_ghz = 0;   // all cores busy
   bool amx = false;
@@ -71,10 +71,10 @@ struct InstanceFacts {
 };
 
 // Efficiencies are those of docs/performance.md: "Results" with AMX, "Predicted steps" without.
-MachineRates rates_of_instance(const InstanceFacts& instance);
+MachineRates rates_of_instance(const InstanceFigures& instance);
 
 // A kind of NVIDIA card as described in a catalogue.
-struct CardFacts {
+struct CardFigures {
   double bf16_tflops = 0;  // peak of dense products
   double memory_gb_per_s = 0;
   bool has_wgmma = false;  // Hopper: attention has kernels of its own there
@@ -82,7 +82,7 @@ struct CardFacts {
 
 // The rates of a run on one card, from what docs/gpu.md measured on an H200; `optimizer_on_host`: the
 // processor updates the weights.
-MachineRates rates_of_card(const CardFacts& card, bool optimizer_on_host);
+MachineRates rates_of_card(const CardFigures& card, bool optimizer_on_host);
 
 // The rates as a JSON object, indent 2, trailing newline; members are named as above.
 std::string rates_json(const MachineRates& rates);

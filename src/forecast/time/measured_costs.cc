@@ -66,12 +66,12 @@ ModelConfig with_layers(ModelConfig config, int64_t num_layers) {
 
 MachineRates measured_rates(ThreadPool& pool) {
   const CpuFeatures& features = cpu_features();
-  InstanceFacts facts;
-  facts.num_cores = pool.num_threads();
-  facts.clock_ghz = 1;
-  facts.amx = features.amx.granted;
-  facts.avx512_bf16 = features.avx512_bf16;
-  facts.avx512 = features.avx512;
+  InstanceFigures figures;
+  figures.num_cores = pool.num_threads();
+  figures.clock_ghz = 1;
+  figures.amx = features.amx.granted;
+  figures.avx512_bf16 = features.avx512_bf16;
+  figures.avx512 = features.avx512;
   // Medians of short measurements: another process may take a core away during any of them.
   constexpr int kRounds = 9;
   constexpr double kSeconds = 0.02;
@@ -81,27 +81,27 @@ MachineRates measured_rates(ThreadPool& pool) {
     return median(std::move(values));
   };
   BandwidthMeter memory(pool);
-  facts.memory_gb_per_s = median_of([&] { return memory.measure_best(kSeconds); });
-  const MachineRates per_ghz = rates_of_instance(facts);
+  figures.memory_gb_per_s = median_of([&] { return memory.measure_best(kSeconds); });
+  const MachineRates per_ghz = rates_of_instance(figures);
   const std::vector<std::string> instruction_sets = ComputePeakMeter::instruction_sets();
   if (instruction_sets.empty()) return per_ghz;  // nothing to tell the clock from
   ComputePeakMeter peak(pool, instruction_sets.front());
   const double core_tflops =
-      median_of([&] { return peak.measure(kSeconds); }) / static_cast<double>(facts.num_cores);
-  facts.clock_ghz =
+      median_of([&] { return peak.measure(kSeconds); }) / static_cast<double>(figures.num_cores);
+  figures.clock_ghz =
       core_tflops / (peak.arithmetic() == "float32" ? per_ghz.core_f32_tflops : per_ghz.core_bf16_tflops);
-  return rates_of_instance(facts);
+  return rates_of_instance(figures);
 }
 
 MachineRates rates_of_this_processor(std::optional<double> tflops, int64_t num_cores, DType dtype) {
   const CpuFeatures& features = cpu_features();
-  InstanceFacts facts;
-  facts.num_cores = num_cores;
-  facts.clock_ghz = 3;  // the speed of the caches follows from it
-  facts.amx = features.amx.granted;
-  facts.avx512_bf16 = features.avx512_bf16;
-  facts.avx512 = features.avx512;
-  MachineRates rates = rates_of_instance(facts);
+  InstanceFigures figures;
+  figures.num_cores = num_cores;
+  figures.clock_ghz = 3;  // the speed of the caches follows from it
+  figures.amx = features.amx.granted;
+  figures.avx512_bf16 = features.avx512_bf16;
+  figures.avx512 = features.avx512;
+  MachineRates rates = rates_of_instance(figures);
   const double peak = static_cast<double>(num_cores) *
                       (dtype == DType::kBF16 ? rates.core_bf16_tflops : rates.core_f32_tflops);
   const double scale = tflops.value_or(peak) / peak;

@@ -20,10 +20,10 @@ PlannedStep::PlannedStep(const RunSpec& spec, const TrainableModel& model, int n
       num_threads_(num_threads),
       planner_(spec, model, batch_, uniform_rows(max_row_tokens, micro_batch_rows(batch_))) {}
 
-MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_threads,
-                             int64_t node_memory_bytes) {
+MachineResources planned_machine(int num_nodes, int local_world_size, int64_t num_threads,
+                                 int64_t node_memory_bytes) {
   static const int64_t resident = resident_bytes();  // one figure, so that equal plans are equal
-  MachineFacts machine;
+  MachineResources machine;
   machine.num_nodes = num_nodes;
   machine.local_world_size = local_world_size;
   machine.num_threads = num_threads;
@@ -32,14 +32,14 @@ MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_th
   return machine;
 }
 
-MachineFacts PlannedStep::machine(int64_t node_memory_bytes) const {
-  MachineFacts machine = planned_machine(num_nodes_, local_world_size_, num_threads_, node_memory_bytes);
+MachineResources PlannedStep::machine(int64_t node_memory_bytes) const {
+  MachineResources machine = planned_machine(num_nodes_, local_world_size_, num_threads_, node_memory_bytes);
   take_device_memory(model_.device(), &machine);
   machine.host_free_bytes -= kHostBytesOfCard;
   return machine;
 }
 
-StepInputs PlannedStep::facts(const MemoryRequest& request, int64_t row_tokens) const {
+StepInputs PlannedStep::inputs(const MemoryRequest& request, int64_t row_tokens) const {
   return step_inputs(request, row_tokens, micro_batch_rows(batch_), accumulation_steps_,
                      planner_.micro_batches_per_pass(), num_threads_);
 }

@@ -1,5 +1,5 @@
 // A step of a run on machines that need not exist: rows of equal length, memory from the run planner, the
-// facts that its time depends on.
+// inputs that its time depends on.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace tessera {
 
 // Nodes with this much memory; each rank already has as much resident as this process.
-MachineFacts planned_machine(int num_nodes, int local_world_size, int64_t num_threads,
-                             int64_t node_memory_bytes);
+MachineResources planned_machine(int num_nodes, int local_world_size, int64_t num_threads,
+                                 int64_t node_memory_bytes);
 
 class PlannedStep {
  public:
@@ -25,9 +25,9 @@ class PlannedStep {
   const RunPlanner& planner() const { return planner_; }
   int64_t step_rows() const { return global_batch_rows(batch_); }
   // For a model on a card with what is free on that.
-  MachineFacts machine(int64_t node_memory_bytes) const;
+  MachineResources machine(int64_t node_memory_bytes) const;
   // `request` is one of planner().choose_memory(); row_tokens is the mean length of the rows.
-  StepInputs facts(const MemoryRequest& request, int64_t row_tokens) const;
+  StepInputs inputs(const MemoryRequest& request, int64_t row_tokens) const;
 
  private:
   int64_t accumulation_steps_;

@@ -17,24 +17,24 @@ bool model_accumulates(const ZeroLayout& layout, const ZeroSettings& zero) {
 }
 
 // The layout as it is sharded.
-ZeroLayout layout_of(const StepWalks& walks, const StepInputs& facts) {
-  return zero_layout(walks.layout(), sharding_nodes(facts.zero, facts.num_nodes), facts.local_world_size);
+ZeroLayout layout_of(const StepWalks& walks, const StepInputs& inputs) {
+  return zero_layout(walks.layout(), sharding_nodes(inputs.zero, inputs.num_nodes), inputs.local_world_size);
 }
 
 class Predictor {
  public:
-  Predictor(StepWalks& walks, const StepInputs& facts, OpCosts& op_costs)
+  Predictor(StepWalks& walks, const StepInputs& inputs, OpCosts& op_costs)
       : walks_(walks),
-        facts_(facts),
+        inputs_(inputs),
         op_costs_(op_costs),
-        share_{facts.num_threads, facts.local_world_size},
-        layout_(layout_of(walks, facts)) {
-    facts_.zero.weight_dtype = walks.dtype();
-    facts_.zero.passes_per_step = facts.num_passes;
+        share_{inputs.num_threads, inputs.local_world_size},
+        layout_(layout_of(walks, inputs)) {
+    inputs_.zero.weight_dtype = walks.dtype();
+    inputs_.zero.passes_per_step = inputs.num_passes;
   }
 
   StepTime run() {
-    const int64_t last = facts_.num_passes - 1;
+    const int64_t last = inputs_.num_passes - 1;
     std::vector<PassShape> passes = {pass_shape(0)};
     if (last > 1 && pass_shape(1) != pass_shape(last)) passes.push_back(pass_shape(1));
     if (last > 0) passes.push_back(pass_shape(last));
@@ -44,24 +44,24 @@ class Predictor {
     if (last > 1) add_pass(1, static_cast<double>(last - 1));
     if (last > 0) add_pass(last, 1);
     if (!is_single()) time_.local_s += op_costs_.imbalance() * time_.compute_s();
-    time_.optimizer_s = op_costs_.update_seconds(update_work(walks_, facts_), share_);
+    time_.optimizer_s = op_costs_.update_seconds(update_work(walks_, inputs_), share_);
     add_disk();
     if (layout_.num_nodes > 1) add_network();
     time_.network_s += heads_network_s_;
     time_.exposed_s += heads_network_s_;
     time_.other_s = op_costs_.step_s();
-    if (facts_.zero.outer && facts_.num_nodes > 1) add_exchanges();
+    if (inputs_.zero.outer && inputs_.num_nodes > 1) add_exchanges();
     return time_;
   }
 
  private:
   bool is_single() const { return layout_.world_size() == 1; }
-  bool accumulates() const { return model_accumulates(layout_, facts_.zero); }
+  bool accumulates() const { return model_accumulates(layout_, inputs_.zero); }
 
-  PassShape pass_shape(int64_t pass) const { return tessera::pass_shape(walks_, facts_, op_costs_, pass); }
+  PassShape pass_shape(int64_t pass) const { return tessera::pass_shape(walks_, inputs_, op_costs_, pass); }
 
   void add_pass(int64_t pass, double repeats) {
-    if (facts_.zero.computes_twice) repeats *= 2;
+    if (inputs_.zero.computes_twice) repeats *= 2;
     const PassWork& work = walks_.pass(pass_shape(pass));
     StepTime of_pass;
     forward_s_ += repeats * seconds_of(work.forward, &of_pass);
@@ -71,22 +71,22 @@ class Predictor {
     time_.elementwise_s += repeats * of_pass.elementwise_s;
     if (pass == 0) {  // every rank of the node packs its share
       StepTime packing;
-      time_.products_s += seconds_of(work.packing, &packing) / facts_.local_world_size;
+      time_.products_s += seconds_of(work.packing, &packing) / inputs_.local_world_size;
     }
     if (!accumulates()) time_.local_s += repeats * node_seconds(/*adds=*/pass > 0);
-    if (facts_.context_size == 1) return;
+    if (inputs_.context_size == 1) return;
     add_exchanges_of_heads(work.forward, repeats);
     add_exchanges_of_heads(work.backward, repeats);
   }
 
   void add_exchanges_of_heads(const std::vector<CountedWork>& works, double repeats) {
-    const int64_t num_nodes = facts_.context_size / facts_.local_world_size;  // 0: several teams on a node
+    const int64_t num_nodes = inputs_.context_size / inputs_.local_world_size;  // 0: several teams on a node
     for (const auto& [work, count] : works) {
       for (const int64_t bytes : exchanges_of_heads(work)) {
         const double times = repeats * static_cast<double>(count);
         time_.local_s += times * exchange_of_heads_seconds(bytes, walks_.dtype(), share_, op_costs_);
         if (num_nodes <= 1) continue;
-        const int64_t sent = facts_.local_world_size * bytes / num_nodes * (num_nodes - 1);
+        const int64_t sent = inputs_.local_world_size * bytes / num_nodes * (num_nodes - 1);
         heads_network_s_ += times * op_costs_.network_seconds(sent, sent, 1);
       }
     }
@@ -116,12 +116,12 @@ class Predictor {
   // as the ring of buffers holds also moves during the passes, when the disk is idle: the first reads of an
   // update, and the last writes of the previous one. The rest moves during the update.
   void add_disk() {
-    const ZeroMemory memory = zero_memory(layout_, facts_.zero);
+    const ZeroMemory memory = zero_memory(layout_, inputs_.zero);
     const int64_t num_layers = std::ssize(layout_.groups) - 2;
     const int64_t num_moved = std::max<int64_t>(0, num_layers - kLayerSlots);
-    const int64_t in_file = memory.weight_file_bytes + facts_.frozen_file_bytes;
+    const int64_t in_file = memory.weight_file_bytes + inputs_.frozen_file_bytes;
     const int64_t weight_bytes = num_layers == 0 ? 0 : in_file * num_moved / num_layers;
-    const int64_t num_passes = facts_.num_passes * (facts_.zero.computes_twice ? 2 : 1);
+    const int64_t num_passes = inputs_.num_passes * (inputs_.zero.computes_twice ? 2 : 1);
     const int64_t forward_bytes = num_passes * (weight_bytes + input_bytes());
     const double forward_s = seconds_on_disk(forward_bytes);
     const double backward_s = seconds_on_disk(forward_bytes + memory.weight_file_bytes);
@@ -143,7 +143,7 @@ class Predictor {
                              std::min(memory.state_ahead_bytes, written));
     };
     const int64_t num_layers = std::ssize(layout_.groups) - 2;
-    if (!facts_.zero.optimizer_in_backward || num_layers == 0) {
+    if (!inputs_.zero.optimizer_in_backward || num_layers == 0) {
       return std::min(moved_s(memory.state_file_bytes, memory.state_file_bytes),
                       forward_idle_s + backward_idle_s);
     }
@@ -152,7 +152,7 @@ class Predictor {
       return static_cast<int64_t>(static_cast<double>(memory.state_file_bytes) *
                                   (static_cast<double>(group.size()) / num_elements));
     };
-    const double last_s = backward_idle_s / (facts_.zero.computes_twice ? 2 : 1);
+    const double last_s = backward_idle_s / (inputs_.zero.computes_twice ? 2 : 1);
     double hidden_s = std::min(moved_s(state_of(layout_.groups.back()), state_of(layout_.groups.front())),
                                forward_idle_s + backward_idle_s - last_s);
     for (int64_t layer = num_layers; layer > 0; --layer) {
@@ -165,26 +165,26 @@ class Predictor {
 
   // Seconds if every rank of the node moves `bytes`.
   double seconds_on_disk(int64_t bytes) const {
-    return bytes == 0 ? 0 : op_costs_.disk_seconds(bytes * facts_.local_world_size);
+    return bytes == 0 ? 0 : op_costs_.disk_seconds(bytes * inputs_.local_world_size);
   }
 
   // The inputs of layers that a pass writes, and reads.
   int64_t input_bytes() const {
-    if (!facts_.offload_inputs) return 0;
+    if (!inputs_.offload_inputs) return 0;
     const ModelConfig& config = walks_.config();
     return OffloadedInputs::file_bytes(
         config.num_hidden_layers,
         OffloadedInputs::slot_bytes(
-            tokens_of_member(facts_.pass_rows * facts_.row_tokens, facts_.context_size) * config.hidden_size *
-            dtype_bytes(walks_.dtype())));
+            tokens_of_member(inputs_.pass_rows * inputs_.row_tokens, inputs_.context_size) *
+            config.hidden_size * dtype_bytes(walks_.dtype())));
   }
 
   // Gathers overlap the forward passes, reductions (and their gathers) the backward passes. Under per_step
   // the network is used only in the first forward pass and the last backward pass.
   void add_network() {
-    const WireBytes wire = wire_bytes_per_step(layout_, facts_.zero, /*node_rank=*/0);
-    const bool in_every_pass = shards_weights(layout_, facts_.zero);
-    const auto num_passes = static_cast<double>(facts_.num_passes);
+    const WireBytes wire = wire_bytes_per_step(layout_, inputs_.zero, /*node_rank=*/0);
+    const bool in_every_pass = shards_weights(layout_, inputs_.zero);
+    const auto num_passes = static_cast<double>(inputs_.num_passes);
     const double num_uses = in_every_pass ? num_passes : 1;
     const auto num_groups = std::ssize(layout_.groups);
     const int64_t num_transfers = num_groups * static_cast<int64_t>(num_uses);
@@ -196,16 +196,16 @@ class Predictor {
     const double forward_gather_s = in_every_pass ? gather_s / 2 : gather_s;
     const double exposed_s = std::max(0.0, forward_gather_s - forward_s_ / num_passes) +
                              std::max(0.0, gather_s - forward_gather_s + reduce_s - backward_s_ / num_passes);
-    time_.exposed_s = facts_.zero.overlap ? num_uses * exposed_s : time_.network_s;
+    time_.exposed_s = inputs_.zero.overlap ? num_uses * exposed_s : time_.network_s;
   }
 
   // The exchanges of nodes that train on their own, averaged over the steps between two of them. An exchange
   // whose result is used some steps later runs alongside those steps.
   void add_exchanges() {
-    const OuterSettings& outer = *facts_.zero.outer;
-    const ZeroLayout job = zero_layout(walks_.layout(), facts_.num_nodes, facts_.local_world_size);
-    const WireBytes wire = outer_wire_bytes(job, facts_.zero, /*node_rank=*/0);
-    const int64_t num_transfers = OuterPlan(job, facts_.zero, /*local_rank=*/0).num_pieces();
+    const OuterSettings& outer = *inputs_.zero.outer;
+    const ZeroLayout job = zero_layout(walks_.layout(), inputs_.num_nodes, inputs_.local_world_size);
+    const WireBytes wire = outer_wire_bytes(job, inputs_.zero, /*node_rank=*/0);
+    const int64_t num_transfers = OuterPlan(job, inputs_.zero, /*local_rank=*/0).num_pieces();
     const double seconds = op_costs_.network_seconds(wire.sent_gather, wire.received_gather, num_transfers) +
                            op_costs_.network_seconds(wire.sent_reduce, wire.received_reduce, num_transfers);
     const auto num_fragments = static_cast<double>(outer.num_fragments);
@@ -216,7 +216,7 @@ class Predictor {
   }
 
   StepWalks& walks_;
-  StepInputs facts_;
+  StepInputs inputs_;
   OpCosts& op_costs_;
   RankShare share_;
   ZeroLayout layout_;
@@ -230,50 +230,51 @@ class Predictor {
 StepInputs step_inputs(const MemoryRequest& request, int64_t row_tokens, int64_t micro_batch_rows,
                        int64_t gradient_accumulation_steps, int64_t micro_batches_per_pass,
                        int64_t num_threads) {
-  StepInputs facts;
-  facts.row_tokens = row_tokens;
-  facts.num_passes = divide_up(gradient_accumulation_steps, micro_batches_per_pass);
-  facts.pass_rows = micro_batch_rows * micro_batches_per_pass;
-  facts.last_pass_rows =
-      micro_batch_rows * (gradient_accumulation_steps - (facts.num_passes - 1) * micro_batches_per_pass);
-  facts.gradient_checkpointing = request.limits.gradient_checkpointing;
-  facts.num_kept_outputs = request.limits.num_kept_outputs;
-  facts.offload_inputs = request.limits.offload_inputs;
-  facts.pack_weights = request.limits.pack_weights;
-  facts.context_size = request.context_size;
-  facts.num_threads = num_threads;
-  facts.num_nodes = request.num_nodes;
-  facts.local_world_size = request.local_world_size;
-  facts.frozen_file_bytes = request.frozen_file_bytes;
-  facts.zero = request.zero;
-  return facts;
+  StepInputs inputs;
+  inputs.row_tokens = row_tokens;
+  inputs.num_passes = divide_up(gradient_accumulation_steps, micro_batches_per_pass);
+  inputs.pass_rows = micro_batch_rows * micro_batches_per_pass;
+  inputs.last_pass_rows =
+      micro_batch_rows * (gradient_accumulation_steps - (inputs.num_passes - 1) * micro_batches_per_pass);
+  inputs.gradient_checkpointing = request.limits.gradient_checkpointing;
+  inputs.num_kept_outputs = request.limits.num_kept_outputs;
+  inputs.offload_inputs = request.limits.offload_inputs;
+  inputs.pack_weights = request.limits.pack_weights;
+  inputs.context_size = request.context_size;
+  inputs.num_threads = num_threads;
+  inputs.num_nodes = request.num_nodes;
+  inputs.local_world_size = request.local_world_size;
+  inputs.frozen_file_bytes = request.frozen_file_bytes;
+  inputs.zero = request.zero;
+  return inputs;
 }
 
-PassShape pass_shape(const StepWalks& walks, const StepInputs& facts, const OpCosts& op_costs, int64_t pass) {
-  const ZeroLayout layout = layout_of(walks, facts);
-  ZeroSettings zero = facts.zero;
-  zero.passes_per_step = facts.num_passes;
-  const bool is_last = pass + 1 == facts.num_passes;
-  PassShape shape = {is_last ? facts.last_pass_rows : facts.pass_rows, facts.row_tokens};
-  shape.gradient_checkpointing = facts.gradient_checkpointing;
-  shape.num_kept_outputs = facts.num_kept_outputs;
-  shape.pack_weights = facts.pack_weights && op_costs.packs_weights(walks.dtype());
+PassShape pass_shape(const StepWalks& walks, const StepInputs& inputs, const OpCosts& op_costs,
+                     int64_t pass) {
+  const ZeroLayout layout = layout_of(walks, inputs);
+  ZeroSettings zero = inputs.zero;
+  zero.passes_per_step = inputs.num_passes;
+  const bool is_last = pass + 1 == inputs.num_passes;
+  PassShape shape = {is_last ? inputs.last_pass_rows : inputs.pass_rows, inputs.row_tokens};
+  shape.gradient_checkpointing = inputs.gradient_checkpointing;
+  shape.num_kept_outputs = inputs.num_kept_outputs;
+  shape.pack_weights = inputs.pack_weights && op_costs.packs_weights(walks.dtype());
   shape.adds = model_accumulates(layout, zero) && pass > 0;
   shape.squares = layout.world_size() == 1 && is_last;
-  shape.context_size = facts.context_size;
+  shape.context_size = inputs.context_size;
   return shape;
 }
 
-UpdateWork update_work(const StepWalks& walks, const StepInputs& facts) {
-  const ZeroLayout layout = layout_of(walks, facts);
+UpdateWork update_work(const StepWalks& walks, const StepInputs& inputs) {
+  const ZeroLayout layout = layout_of(walks, inputs);
   const bool is_single = layout.world_size() == 1;
-  const int64_t num_owners = facts.zero.stage == 0 ? layout.local_world_size : layout.world_size();
+  const int64_t num_owners = inputs.zero.stage == 0 ? layout.local_world_size : layout.world_size();
   UpdateWork work;
   work.num_elements = divide_up(layout.num_elements(), num_owners);
   work.weight_dtype = walks.dtype();
-  work.gradient_dtype = is_single ? DType::kF32 : facts.zero.gradient_dtype;
-  const StateTensors tensors = facts.zero.state_tensors;
-  work.state_bytes = largest_state_bytes(layout, tensors, facts.zero.stage == 0);
+  work.gradient_dtype = is_single ? DType::kF32 : inputs.zero.gradient_dtype;
+  const StateTensors tensors = inputs.zero.state_tensors;
+  work.state_bytes = largest_state_bytes(layout, tensors, inputs.zero.stage == 0);
   for (const StateTensor& tensor : tensors) {
     if (is_block_code(tensor.dtype)) work.has_codes = true;
     // Sums of rows and columns, the size of the update, the update.
@@ -288,8 +289,8 @@ UpdateWork update_work(const StepWalks& walks, const StepInputs& facts) {
   return work;
 }
 
-StepTime predict_step(StepWalks& walks, const StepInputs& facts, OpCosts& op_costs) {
-  return Predictor(walks, facts, op_costs).run();
+StepTime predict_step(StepWalks& walks, const StepInputs& inputs, OpCosts& op_costs) {
+  return Predictor(walks, inputs, op_costs).run();
 }
 
 }  // namespace tessera

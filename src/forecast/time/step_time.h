@@ -44,17 +44,17 @@ struct StepInputs {
   ZeroSettings zero;              // passes_per_step as above
 };
 
-// The facts of a planned run: `request` as RunPlanner chose it (its zero, limits, nodes and ranks), steps of
+// The inputs of a planned run: `request` as RunPlanner chose it (its zero, limits, nodes and ranks), steps of
 // gradient_accumulation_steps micro-batches, merged into passes as RunPlanner::micro_batches_per_pass() says.
 StepInputs step_inputs(const MemoryRequest& request, int64_t row_tokens, int64_t micro_batch_rows,
                        int64_t gradient_accumulation_steps, int64_t micro_batches_per_pass,
                        int64_t num_threads);
 
 // A rank's computation in one of the passes, and in the update.
-PassShape pass_shape(const StepWalks& walks, const StepInputs& facts, const OpCosts& op_costs, int64_t pass);
-UpdateWork update_work(const StepWalks& walks, const StepInputs& facts);
+PassShape pass_shape(const StepWalks& walks, const StepInputs& inputs, const OpCosts& op_costs, int64_t pass);
+UpdateWork update_work(const StepWalks& walks, const StepInputs& inputs);
 
 // The first call for a shape walks through the model (milliseconds); others take microseconds.
-StepTime predict_step(StepWalks& walks, const StepInputs& facts, OpCosts& op_costs);
+StepTime predict_step(StepWalks& walks, const StepInputs& inputs, OpCosts& op_costs);
 
 }  // namespace tessera

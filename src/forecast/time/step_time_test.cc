@@ -124,22 +124,22 @@ class CountingCosts : public OpCosts {
   double disk_seconds(int64_t bytes) const override { return static_cast<double>(bytes); }
 };
 
-StepInputs facts_of(int64_t num_passes, int num_nodes, int local_world_size) {
-  StepInputs facts;
-  facts.row_tokens = 128;
-  facts.num_passes = num_passes;
-  facts.num_nodes = num_nodes;
-  facts.local_world_size = local_world_size;
-  facts.zero.state_tensors = AdamW::kStateTensors;
-  return facts;
+StepInputs inputs_of(int64_t num_passes, int num_nodes, int local_world_size) {
+  StepInputs inputs;
+  inputs.row_tokens = 128;
+  inputs.num_passes = num_passes;
+  inputs.num_nodes = num_nodes;
+  inputs.local_world_size = local_world_size;
+  inputs.zero.state_tensors = AdamW::kStateTensors;
+  return inputs;
 }
 
 TEST(PredictStep, CountsEveryPassAndEachRanksShare) {
   StepWalks walks(shapes("15m", 2), DType::kBF16);
   CountingCosts op_costs;
-  const StepTime one = predict_step(walks, facts_of(1, 1, 1), op_costs);
-  const StepTime five = predict_step(walks, facts_of(5, 1, 1), op_costs);
-  const StepTime two_ranks = predict_step(walks, facts_of(5, 1, 2), op_costs);
+  const StepTime one = predict_step(walks, inputs_of(1, 1, 1), op_costs);
+  const StepTime five = predict_step(walks, inputs_of(5, 1, 1), op_costs);
+  const StepTime two_ranks = predict_step(walks, inputs_of(5, 1, 2), op_costs);
   EXPECT_EQ(five.products_s, 5 * one.products_s);
   EXPECT_EQ(five.optimizer_s, one.optimizer_s);
   const auto num_elements = static_cast<double>(walks.layout().num_elements());
@@ -154,10 +154,10 @@ TEST(PredictStep, StateOnADiskIsReadAndWrittenOnce) {
   StepWalks walks(shapes("15m", 2), DType::kBF16);
   CountingCosts op_costs;
   for (const int num_ranks : {1, 2}) {
-    StepInputs facts = facts_of(5, 1, num_ranks);
-    facts.zero.state_folder.emplace();
+    StepInputs inputs = inputs_of(5, 1, num_ranks);
+    inputs.zero.state_folder.emplace();
     const double bytes = 2.0 * (4 + 4 + 2) * static_cast<double>(walks.layout().num_elements());
-    const StepTime time = predict_step(walks, facts, op_costs);
+    const StepTime time = predict_step(walks, inputs, op_costs);
     EXPECT_NEAR(time.disk_s, bytes, 0.05 * bytes) << "chunks are rounded up";
     EXPECT_LT(time.disk_wait_s, time.disk_s - time.optimizer_s) << "the update computes meanwhile";
     EXPECT_GT(time.disk_wait_s, 0.8 * (time.disk_s - time.optimizer_s)) << "all but a few chunks wait";
@@ -183,13 +183,13 @@ TEST(PredictStep, ComputingHidesTheStateThatTheRingHolds) {
   const auto size_of = [&](size_t group) {
     return static_cast<double>(groups[group].end - groups[group].begin);
   };
-  StepInputs facts = facts_of(1, 1, 1);
-  facts.zero.optimizer_in_backward = true;
-  facts.zero.state_folder.emplace();
+  StepInputs inputs = inputs_of(1, 1, 1);
+  inputs.zero.optimizer_in_backward = true;
+  inputs.zero.state_folder.emplace();
   double last_wait_s = 1e18;
-  for (const int64_t chunks_ahead : {int64_t{3}, int64_t{4}, layer_state_chunks(layout, facts.zero)}) {
-    facts.zero.state_folder->chunks_ahead = chunks_ahead;
-    const ZeroMemory memory = zero_memory(layout, facts.zero);
+  for (const int64_t chunks_ahead : {int64_t{3}, int64_t{4}, layer_state_chunks(layout, inputs.zero)}) {
+    inputs.zero.state_folder->chunks_ahead = chunks_ahead;
+    const ZeroMemory memory = zero_memory(layout, inputs.zero);
     const auto ahead = static_cast<double>(memory.state_ahead_bytes);
     // Each is read before the update and written after it, except the embedding, which is updated last and
     // read in no time.
@@ -202,11 +202,11 @@ TEST(PredictStep, ComputingHidesTheStateThatTheRingHolds) {
     // Writes of the first layer have no time, either.
     hidden -= std::min(ahead, static_cast<double>(memory.state_file_bytes) * size_of(1) /
                                   static_cast<double>(walks.layout().num_elements()));
-    const StepTime time = predict_step(walks, facts, slow);
+    const StepTime time = predict_step(walks, inputs, slow);
     EXPECT_NEAR(time.disk_wait_s, time.disk_s - hidden, 100) << chunks_ahead;
     EXPECT_LT(time.disk_wait_s, last_wait_s);
     last_wait_s = time.disk_wait_s;
-    const StepTime of_disk = predict_step(walks, facts, fast);
+    const StepTime of_disk = predict_step(walks, inputs, fast);
     EXPECT_NEAR(of_disk.step_s(), of_disk.disk_s, 100) << "a slow disk is never idle";
   }
 }
@@ -214,26 +214,26 @@ TEST(PredictStep, ComputingHidesTheStateThatTheRingHolds) {
 TEST(PredictStep, WeightsAndInputsMoveWhileThePassesCompute) {
   StepWalks walks(shapes("15m", 8), DType::kBF16);
   CountingCosts op_costs;
-  StepInputs facts = facts_of(1, 1, 1);
-  facts.zero.optimizer_in_backward = true;
-  facts.zero.weight_folder.emplace();
+  StepInputs inputs = inputs_of(1, 1, 1);
+  inputs.zero.optimizer_in_backward = true;
+  inputs.zero.weight_folder.emplace();
   const std::vector<ParameterLayout::Group>& groups = walks.layout().groups();
   const auto layer = static_cast<double>(2 * (groups[1].end - groups[1].begin));
-  const StepTime once = predict_step(walks, facts, op_costs);
+  const StepTime once = predict_step(walks, inputs, op_costs);
   EXPECT_NEAR(once.disk_s, (5 + 5 + 8) * layer, 18 * 4096) << "5 of 8 layers leave memory; all are written";
-  facts.zero.computes_twice = true;
-  const StepTime twice = predict_step(walks, facts, op_costs);
+  inputs.zero.computes_twice = true;
+  const StepTime twice = predict_step(walks, inputs, op_costs);
   EXPECT_NEAR(twice.disk_s, (2 * 5 + 2 * 5 + 8) * layer, 28 * 4096) << "layers are padded";
   EXPECT_EQ(twice.products_s, 2 * once.products_s);
   EXPECT_NEAR(once.disk_wait_s + once.compute_s(), once.disk_s, once.disk_s / 100) << "a slow disk";
-  facts.zero.weight_folder.reset();
-  facts.zero.computes_twice = false;
-  facts.gradient_checkpointing = facts.offload_inputs = true;
-  facts.pass_rows = facts.last_pass_rows = 2;
+  inputs.zero.weight_folder.reset();
+  inputs.zero.computes_twice = false;
+  inputs.gradient_checkpointing = inputs.offload_inputs = true;
+  inputs.pass_rows = inputs.last_pass_rows = 2;
   const double input = 2 * 2 * 128 * static_cast<double>(walks.config().hidden_size);
-  EXPECT_NEAR(predict_step(walks, facts, op_costs).disk_s, 2 * 5 * input, 1) << "5 of 8 inputs, out and in";
+  EXPECT_NEAR(predict_step(walks, inputs, op_costs).disk_s, 2 * 5 * input, 1) << "5 of 8 inputs, out and in";
   RatedCosts fast(rates_of_instance({.num_cores = 1, .clock_ghz = 1e-3}));
-  const StepTime hidden = predict_step(walks, facts, fast);
+  const StepTime hidden = predict_step(walks, inputs, fast);
   EXPECT_GT(hidden.disk_s, 0);
   EXPECT_EQ(hidden.disk_wait_s, 0) << "a slow processor";
 }
@@ -243,13 +243,13 @@ TEST(PredictStep, FrozenWeightsAreReadInBothDirectionsAndNeverWritten) {
   config.lora.emplace().target_modules = lora_module_names();
   StepWalks walks(config, DType::kBF16);
   CountingCosts op_costs;
-  StepInputs facts = facts_of(1, 1, 1);
-  EXPECT_EQ(predict_step(walks, facts, op_costs).disk_s, 0);
-  facts.frozen_file_bytes = 8 * 4096'000;
-  const StepTime time = predict_step(walks, facts, op_costs);
+  StepInputs inputs = inputs_of(1, 1, 1);
+  EXPECT_EQ(predict_step(walks, inputs, op_costs).disk_s, 0);
+  inputs.frozen_file_bytes = 8 * 4096'000;
+  const StepTime time = predict_step(walks, inputs, op_costs);
   EXPECT_EQ(time.disk_s, 2 * 5 * 4096'000) << "5 of 8 layers leave memory";
-  facts.num_passes = 3;
-  EXPECT_EQ(predict_step(walks, facts, op_costs).disk_s, 3 * time.disk_s);
+  inputs.num_passes = 3;
+  EXPECT_EQ(predict_step(walks, inputs, op_costs).disk_s, 3 * time.disk_s);
 }
 
 // All on a disk, 2,048 tokens in a step. The rest is state of embedding and head that the ring does not hold.
@@ -257,26 +257,27 @@ TEST(PredictStep, AStepOfALargeModelTakesLittleMoreThanComputingOrTheDisk) {
   ModelConfig config = shapes("llama3-8b", 32);
   config.vocab_size = 128256;
   StepWalks walks(config, DType::kBF16);
-  StepInputs facts = facts_of(1, 1, 1);
-  facts.row_tokens = 2048;
-  facts.gradient_checkpointing = true;
-  facts.zero.state_tensors = AdamW8Bit::kStateTensors;
-  facts.zero.optimizer_in_backward = true;
-  facts.zero.weight_folder.emplace();
-  facts.zero.state_folder.emplace();
+  StepInputs inputs = inputs_of(1, 1, 1);
+  inputs.row_tokens = 2048;
+  inputs.gradient_checkpointing = true;
+  inputs.zero.state_tensors = AdamW8Bit::kStateTensors;
+  inputs.zero.optimizer_in_backward = true;
+  inputs.zero.weight_folder.emplace();
+  inputs.zero.state_folder.emplace();
   const auto ratio = [&](double disk_gb_per_s) {
     MachineRates rates = rates_of_instance({.num_cores = 32, .clock_ghz = 3});
     rates.disk_gb_per_s = disk_gb_per_s;
     RatedCosts op_costs(rates);
-    facts.num_threads = 32;
-    const StepTime time = predict_step(walks, facts, op_costs);
+    inputs.num_threads = 32;
+    const StepTime time = predict_step(walks, inputs, op_costs);
     return time.step_s() / std::max(time.compute_s() + time.optimizer_s, time.disk_s);
   };
   double worst_before = 0, worst = 0;
   for (const double gb_per_s : {0.3, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0}) {
-    facts.zero.state_folder->chunks_ahead = kMinChunksAhead;
+    inputs.zero.state_folder->chunks_ahead = kMinChunksAhead;
     worst_before = std::max(worst_before, ratio(gb_per_s));
-    facts.zero.state_folder->chunks_ahead = layer_state_chunks(zero_layout(walks.layout(), 1, 1), facts.zero);
+    inputs.zero.state_folder->chunks_ahead =
+        layer_state_chunks(zero_layout(walks.layout(), 1, 1), inputs.zero);
     worst = std::max(worst, ratio(gb_per_s));
   }
   EXPECT_GT(worst_before, 1.3);
@@ -302,29 +303,30 @@ TEST(RatedCosts, UpdatesOfCodesWaitForTheProcessor) {
 TEST(PredictStep, ComputationHidesTheNetworkUnlessToldOtherwise) {
   StepWalks walks(shapes("15m", 2), DType::kBF16);
   CountingCosts op_costs;
-  StepInputs facts = facts_of(2, 2, 1);
-  const StepTime overlapped = predict_step(walks, facts, op_costs);
-  facts.zero.overlap = false;
-  const StepTime blocking = predict_step(walks, facts, op_costs);
+  StepInputs inputs = inputs_of(2, 2, 1);
+  const StepTime overlapped = predict_step(walks, inputs, op_costs);
+  inputs.zero.overlap = false;
+  const StepTime blocking = predict_step(walks, inputs, op_costs);
   EXPECT_EQ(blocking.exposed_s, blocking.network_s);
   EXPECT_GT(overlapped.network_s, 0);
   EXPECT_NEAR(overlapped.network_s - overlapped.exposed_s, overlapped.compute_s() / 2, 1)
       << "per_step: during one of two passes";
 }
 
-InstanceFacts amx_instance(int64_t num_cores) {
-  InstanceFacts facts;
-  facts.num_cores = num_cores;
-  facts.clock_ghz = 3;
-  facts.amx = true;
-  return facts;
+InstanceFigures amx_instance(int64_t num_cores) {
+  InstanceFigures inputs;
+  inputs.num_cores = num_cores;
+  inputs.clock_ghz = 3;
+  inputs.amx = true;
+  return inputs;
 }
 
-double predicted(const ModelConfig& config, const MachineRates& rates, StepInputs facts = facts_of(1, 1, 1)) {
+double predicted(const ModelConfig& config, const MachineRates& rates,
+                 StepInputs inputs = inputs_of(1, 1, 1)) {
   StepWalks walks(config, DType::kBF16);
   RatedCosts op_costs(rates);
-  facts.num_threads = rates.num_cores / facts.local_world_size;
-  return predict_step(walks, facts, op_costs).step_s();
+  inputs.num_threads = rates.num_cores / inputs.local_world_size;
+  return predict_step(walks, inputs, op_costs).step_s();
 }
 
 TEST(RatedCosts, MoreOfAnythingIsNotSlower) {
@@ -333,16 +335,16 @@ TEST(RatedCosts, MoreOfAnythingIsNotSlower) {
   const double base = predicted(config, rates);
   EXPECT_LT(predicted(config, rates_of_instance(amx_instance(16))), base);
   EXPECT_GT(predicted(shapes("160m", 8), rates), base);
-  InstanceFacts without_amx = amx_instance(8);
+  InstanceFigures without_amx = amx_instance(8);
   without_amx.amx = false;
   EXPECT_GT(predicted(config, rates_of_instance(without_amx)), base);
   MachineRates changed = rates;
   changed.memory_gb_per_s *= 2;
   EXPECT_LT(predicted(config, changed), base);
-  StepInputs checkpointing = facts_of(1, 1, 1);
+  StepInputs checkpointing = inputs_of(1, 1, 1);
   checkpointing.gradient_checkpointing = true;
   EXPECT_GT(predicted(config, rates, checkpointing), base);
-  const StepInputs two_nodes = facts_of(1, 2, 1);
+  const StepInputs two_nodes = inputs_of(1, 2, 1);
   changed = rates;
   changed.network_gbps *= 10;
   EXPECT_LT(predicted(config, changed, two_nodes), predicted(config, rates, two_nodes));
@@ -350,15 +352,15 @@ TEST(RatedCosts, MoreOfAnythingIsNotSlower) {
 
 TEST(RatedCosts, ReachTheMeasuredShareOfThePeak) {
   // docs/performance.md, Xeon with AMX, 2 cores: llama3-8b, 2 layers, 2048 tokens at once, 1,258 tokens/s.
-  InstanceFacts facts = amx_instance(2);
-  facts.clock_ghz = 3.2;
-  facts.memory_gb_per_s = 63;
+  InstanceFigures inputs = amx_instance(2);
+  inputs.clock_ghz = 3.2;
+  inputs.memory_gb_per_s = 63;
   ModelConfig config = shapes("llama3-8b", 2);
   config.vocab_size = 512;
-  StepInputs step = facts_of(1, 1, 1);
+  StepInputs step = inputs_of(1, 1, 1);
   step.row_tokens = 512;
   step.pass_rows = step.last_pass_rows = 4;
-  const double seconds = predicted(config, rates_of_instance(facts), step);
+  const double seconds = predicted(config, rates_of_instance(inputs), step);
   EXPECT_NEAR(2048 / seconds, 1050, 210);
 }
 
@@ -373,7 +375,7 @@ TEST(RatedCosts, ProductsOfQuantizedWeightsHaveTheirOwnSpeed) {
     config.base_quantization = form;
     StepWalks walks(config, DType::kBF16);
     RatedCosts op_costs(rates);
-    return predict_step(walks, facts_of(1, 1, 1), op_costs).products_s;
+    return predict_step(walks, inputs_of(1, 1, 1), op_costs).products_s;
   };
   // Adapters and the LM head have products of their own.
   const double exact_s = products_s(Quantization::kNone);
@@ -401,9 +403,9 @@ TEST(MachineRates, NamesWhatIsWrong) {
 }
 
 // Loose: tests run on machines that are busy with other things.
-void expect_plausible(const StepTime& time, const StepInputs& facts, StepWalks& walks) {
-  const PassShape pass = {facts.pass_rows, facts.row_tokens};
-  const double flop = 3 * flops_of(walks.config(), pass).forward() * static_cast<double>(facts.num_passes);
+void expect_plausible(const StepTime& time, const StepInputs& inputs, StepWalks& walks) {
+  const PassShape pass = {inputs.pass_rows, inputs.row_tokens};
+  const double flop = 3 * flops_of(walks.config(), pass).forward() * static_cast<double>(inputs.num_passes);
   constexpr double kFastest = 50e12, kSlowest = 1e7;  // operations per second
   EXPECT_GT(time.compute_s(), flop / kFastest);
   EXPECT_LT(time.compute_s(), flop / kSlowest);
@@ -433,15 +435,15 @@ TEST(MeasuredCosts, CoverEveryOperationOfStepsOfOneAndTwoRanks) {
     for (const int local_world_size : {1, 2}) {
       for (const bool checkpointing : {false, true}) {
         SCOPED_TRACE(fmt::format("{} ranks, checkpointing {}", local_world_size, checkpointing));
-        StepInputs facts = facts_of(3, 1, local_world_size);
-        facts.row_tokens = 32;
-        facts.pass_rows = 2;
-        facts.last_pass_rows = 1;
-        facts.gradient_checkpointing = checkpointing;
-        const StepTime time = predict_step(walks, facts, op_costs);
-        expect_plausible(time, facts, walks);
+        StepInputs inputs = inputs_of(3, 1, local_world_size);
+        inputs.row_tokens = 32;
+        inputs.pass_rows = 2;
+        inputs.last_pass_rows = 1;
+        inputs.gradient_checkpointing = checkpointing;
+        const StepTime time = predict_step(walks, inputs, op_costs);
+        expect_plausible(time, inputs, walks);
         EXPECT_EQ(time.local_s > 0, local_world_size > 1);
-        EXPECT_EQ(predict_step(walks, facts, op_costs).step_s(), time.step_s()) << "measured once";
+        EXPECT_EQ(predict_step(walks, inputs, op_costs).step_s(), time.step_s()) << "measured once";
       }
     }
     EXPECT_TRUE(op_costs.notes().empty());
@@ -454,10 +456,10 @@ TEST(MeasuredCosts, ExtrapolateFromFewerRowsAndSaySo) {
   options.seconds = 0;
   options.max_tokens = 128;
   MeasuredCosts op_costs(options);
-  StepInputs facts = facts_of(1, 1, 1);
-  facts.row_tokens = 32;
-  facts.pass_rows = facts.last_pass_rows = 64;
-  expect_plausible(predict_step(walks, facts, op_costs), facts, walks);
+  StepInputs inputs = inputs_of(1, 1, 1);
+  inputs.row_tokens = 32;
+  inputs.pass_rows = inputs.last_pass_rows = 64;
+  expect_plausible(predict_step(walks, inputs, op_costs), inputs, walks);
   ASSERT_EQ(op_costs.notes().size(), 1u);
   EXPECT_EQ(op_costs.notes()[0], "passes of 64 rows were measured with 4");
 }

@@ -49,7 +49,7 @@ std::atomic<int> crash_rank{-1};
 enum class Stage { kNone, kUnwinding, kReporting };
 std::atomic<int> dying_thread{0};
 volatile Stage crash_stage = Stage::kNone;
-CrashFacts crash_facts;
+CrashRecord crash_record;
 uint64_t stack_pointer = 0;
 
 int64_t now_ms() {
@@ -85,8 +85,8 @@ class Line {
   size_t size_ = 0;
 };
 
-void write_facts(int fd) {
-  if (write(fd, &crash_facts, sizeof(crash_facts)) != static_cast<ssize_t>(sizeof(crash_facts))) return;
+void write_record(int fd) {
+  if (write(fd, &crash_record, sizeof(crash_record)) != static_cast<ssize_t>(sizeof(crash_record))) return;
   // write() stops where the mapped stack ends; reading it here would fault.
   const auto* from = reinterpret_cast<const std::byte*>(stack_pointer);
   for (int64_t done = 0; stack_pointer != 0 && done < kCrashStackBytes;) {
@@ -127,18 +127,18 @@ bool read_names(pid_t pid, int fd, Line* line) {
 }
 
 bool append_names(Line* line) {
-  int facts_pipe[2], names_pipe[2];
-  if (pipe2(facts_pipe, O_CLOEXEC) != 0) return false;
+  int record_pipe[2], names_pipe[2];
+  if (pipe2(record_pipe, O_CLOEXEC) != 0) return false;
   if (pipe2(names_pipe, O_CLOEXEC) != 0) {
-    close(facts_pipe[0]);
-    close(facts_pipe[1]);
+    close(record_pipe[0]);
+    close(record_pipe[1]);
     return false;
   }
-  const pid_t pid = start_names_program(facts_pipe[0], names_pipe[1]);
-  close(facts_pipe[0]);
+  const pid_t pid = start_names_program(record_pipe[0], names_pipe[1]);
+  close(record_pipe[0]);
   close(names_pipe[1]);
-  if (pid > 0) write_facts(facts_pipe[1]);
-  close(facts_pipe[1]);
+  if (pid > 0) write_record(record_pipe[1]);
+  close(record_pipe[1]);
   const bool done = pid > 0 && read_names(pid, names_pipe[0], line);
   close(names_pipe[0]);
   return done;
@@ -146,14 +146,14 @@ bool append_names(Line* line) {
 
 void append_addresses(Line* line) {
   *line << "error: ";
-  if (crash_facts.rank >= 0)
-    (*line << "rank ").number(static_cast<uint64_t>(crash_facts.rank), 10) << " was ";
+  if (crash_record.rank >= 0)
+    (*line << "rank ").number(static_cast<uint64_t>(crash_record.rank), 10) << " was ";
   *line << "killed by signal ";
-  line->number(static_cast<uint64_t>(crash_facts.signal), 10)
-      << " (SIG" << sigabbrev_np(crash_facts.signal) << ")";
+  line->number(static_cast<uint64_t>(crash_record.signal), 10)
+      << " (SIG" << sigabbrev_np(crash_record.signal) << ")";
   const auto base = reinterpret_cast<uint64_t>(__ehdr_start);
-  for (int64_t i = 0; i < crash_facts.num_frames; ++i) {
-    const uint64_t frame = crash_facts.frames[static_cast<size_t>(i)];
+  for (int64_t i = 0; i < crash_record.num_frames; ++i) {
+    const uint64_t frame = crash_record.frames[static_cast<size_t>(i)];
     *line << (i == 0 ? ", at " : " <- ");
     if (frame >= base && frame - base < uint64_t{1} << 30) {
       (*line << "tessera+0x").number(frame - base, 16);
@@ -166,16 +166,16 @@ void append_addresses(Line* line) {
 
 // Finds the return addresses from the fault outwards, skipping the frames of this handler.
 void find_frames(uint64_t fault) {
-  crash_facts.frames[0] = fault;
-  crash_facts.num_frames = 1;
+  crash_record.frames[0] = fault;
+  crash_record.num_frames = 1;
   crash_stage = Stage::kUnwinding;
   std::array<void*, 32> addresses = {};
   const int count = backtrace(addresses.data(), static_cast<int>(addresses.size()));
   const auto end = addresses.begin() + count;
   auto frame = std::find(addresses.begin(), end, reinterpret_cast<void*>(fault));
   if (frame == end) return;
-  for (++frame; frame != end && crash_facts.num_frames < std::ssize(crash_facts.frames); ++frame) {
-    crash_facts.frames[static_cast<size_t>(crash_facts.num_frames++)] = reinterpret_cast<uint64_t>(*frame);
+  for (++frame; frame != end && crash_record.num_frames < std::ssize(crash_record.frames); ++frame) {
+    crash_record.frames[static_cast<size_t>(crash_record.num_frames++)] = reinterpret_cast<uint64_t>(*frame);
   }
 }
 
@@ -209,17 +209,17 @@ void handle_crash(int number, siginfo_t* info, void* context) {
   if (dying_thread.compare_exchange_strong(nobody, thread)) {
     const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
     stack_pointer = static_cast<uint64_t>(registers[REG_RSP]);
-    crash_facts.signal = number;
-    crash_facts.code = info->si_code;
-    crash_facts.pid = getpid();
-    crash_facts.parent = getppid();
-    crash_facts.rank = crash_rank.load();
-    crash_facts.program = reinterpret_cast<uint64_t>(__ehdr_start);
+    crash_record.signal = number;
+    crash_record.code = info->si_code;
+    crash_record.pid = getpid();
+    crash_record.parent = getppid();
+    crash_record.rank = crash_rank.load();
+    crash_record.program = reinterpret_cast<uint64_t>(__ehdr_start);
     // si_addr and si_pid share storage.
     if (info->si_code > 0) {
-      crash_facts.address = reinterpret_cast<uint64_t>(info->si_addr);
+      crash_record.address = reinterpret_cast<uint64_t>(info->si_addr);
     } else {
-      crash_facts.sender = info->si_pid;
+      crash_record.sender = info->si_pid;
     }
     find_frames(static_cast<uint64_t>(registers[REG_RIP]));
     report();
@@ -228,9 +228,9 @@ void handle_crash(int number, siginfo_t* info, void* context) {
   } else if (crash_stage == Stage::kUnwinding) {
     report();
   }
-  send_to_this_thread(crash_facts.signal);
+  send_to_this_thread(crash_record.signal);
   // A fault recurs once the handler returns, which ends even an init process.
-  if (crash_facts.code <= 0) _exit(128 + crash_facts.signal);
+  if (crash_record.code <= 0) _exit(128 + crash_record.signal);
 }
 
 // The signal stack of the thread it lives on; pages that no handler touches take no memory.

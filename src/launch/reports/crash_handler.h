@@ -18,7 +18,7 @@ namespace tessera {
 
 // The dying process's record of its crash. Sent to the other process through a pipe, followed by the contents
 // of the stack.
-struct CrashFacts {
+struct CrashRecord {
   int32_t signal = 0;
   int32_t code = 0;  // si_code
   int32_t pid = 0;

@@ -47,8 +47,8 @@ std::string short_name(std::string_view name) {
 
 class Namer {
  public:
-  Namer(const CrashFacts& facts, const ProcessModules& modules)
-      : modules_(modules), program_(modules.module_of(facts.program)) {}
+  Namer(const CrashRecord& record, const ProcessModules& modules)
+      : modules_(modules), program_(modules.module_of(record.program)) {}
 
   // "" for an address outside any function.
   std::string name_of(uint64_t address) const {
@@ -76,25 +76,25 @@ class Namer {
   Dwfl_Module* program_;
 };
 
-std::string cause_of(const CrashFacts& facts) {
-  if (facts.code <= 0) {
-    return facts.sender == facts.pid ? "" : fmt::format(", sent by process {}", facts.sender);
+std::string cause_of(const CrashRecord& record) {
+  if (record.code <= 0) {
+    return record.sender == record.pid ? "" : fmt::format(", sent by process {}", record.sender);
   }
-  const char* meaning = sigdescr_np(facts.signal);
+  const char* meaning = sigdescr_np(record.signal);
   return fmt::format(", {} at address {:#x}", lower_case(meaning == nullptr ? "fault" : meaning),
-                     facts.address);
+                     record.address);
 }
 
 }  // namespace
 
-std::string describe_crash(const CrashFacts& facts, std::span<const uint64_t> stack,
+std::string describe_crash(const CrashRecord& record, std::span<const uint64_t> stack,
                            const ProcessModules& modules) {
-  const Namer namer(facts, modules);
-  const auto frames = std::span(facts.frames).first(static_cast<size_t>(facts.num_frames));
-  std::string text = fmt::format("killed by {}{}", signal_text(facts.signal), cause_of(facts));
+  const Namer namer(record, modules);
+  const auto frames = std::span(record.frames).first(static_cast<size_t>(record.num_frames));
+  std::string text = fmt::format("killed by {}{}", signal_text(record.signal), cause_of(record));
   std::vector<std::string> names;
   // A signal sent by the process to itself, as by abort(), comes from deep inside the C library.
-  if (!(facts.code <= 0 && facts.sender == facts.pid)) {
+  if (!(record.code <= 0 && record.sender == record.pid)) {
     names.push_back(namer.name_of(frames[0]));
     if (names[0].empty()) names[0] = fmt::format("unknown code at {:#x}", frames[0]);
   }
@@ -115,20 +115,20 @@ int run_describe_crash() {
   for (ssize_t count = 0; (count = read(STDIN_FILENO, piece.data(), piece.size())) > 0;) {
     input.append(piece.data(), static_cast<size_t>(count));
   }
-  CrashFacts facts;
-  if (input.size() < sizeof(facts)) return static_cast<int>(ExitCode::kUsage);
-  std::memcpy(&facts, input.data(), sizeof(facts));
-  if (facts.num_frames < 1 || facts.num_frames > std::ssize(facts.frames)) {
+  CrashRecord record;
+  if (input.size() < sizeof(record)) return static_cast<int>(ExitCode::kUsage);
+  std::memcpy(&record, input.data(), sizeof(record));
+  if (record.num_frames < 1 || record.num_frames > std::ssize(record.frames)) {
     return static_cast<int>(ExitCode::kUsage);
   }
-  std::vector<uint64_t> stack((input.size() - sizeof(facts)) / sizeof(uint64_t));
-  std::memcpy(stack.data(), input.data() + sizeof(facts), stack.size() * sizeof(uint64_t));
+  std::vector<uint64_t> stack((input.size() - sizeof(record)) / sizeof(uint64_t));
+  std::memcpy(stack.data(), input.data() + sizeof(record), stack.size() * sizeof(uint64_t));
 
   unsetenv("DEBUGINFOD_URLS");  // do not wait for a server to get names
-  const std::string message = describe_crash(facts, stack, ProcessModules(facts.pid));
-  const bool left = leave_error_report({.message = message, .code = 128 + facts.signal});
-  if (left && agent_shows_errors(facts.parent)) return 0;
-  const std::string who = facts.rank < 0 ? "" : fmt::format("rank {} was ", facts.rank);
+  const std::string message = describe_crash(record, stack, ProcessModules(record.pid));
+  const bool left = leave_error_report({.message = message, .code = 128 + record.signal});
+  if (left && agent_shows_errors(record.parent)) return 0;
+  const std::string who = record.rank < 0 ? "" : fmt::format("rank {} was ", record.rank);
   const std::string line = fmt::format("error: {}{}\n", who, message);
   return write(STDOUT_FILENO, line.data(), line.size()) == std::ssize(line) ? 0 : 1;
 }

@@ -14,10 +14,10 @@ namespace tessera {
 // the function where it happened, then its callers within the program. `stack` holds the words from the stack
 // pointer at the fault: where the return addresses do not lead back into the program, as from generated code,
 // words that look like return addresses give the probable callers.
-std::string describe_crash(const CrashFacts& facts, std::span<const uint64_t> stack,
+std::string describe_crash(const CrashRecord& record, std::span<const uint64_t> stack,
                            const ProcessModules& modules);
 
-// Runs the process that kDescribeCrashArgument starts: reads facts and stack from standard input, leaves the
+// Runs the process that kDescribeCrashArgument starts: reads record and stack from standard input, leaves the
 // rank's error report for the agent, and writes the line that the rank should print, or nothing if the agent
 // shows it. Returns the exit code.
 int run_describe_crash();

@@ -11,8 +11,8 @@
 #include "train/setup/run_planning.h"
 
 namespace tessera {
-FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data,
-                       const MachineFacts& machine) {
+FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, const RowLengths& data,
+                       const MachineResources& machine) {
   const RunSpec& spec = setup.spec;
   FitRequest request;
   request.spec = spec;
@@ -37,7 +37,7 @@ FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, con
   return request;
 }
 
-MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const DataFacts& data) {
+MachineResources choose_form(RunSetup& setup, const BatchPlanOptions& batch, const RowLengths& data) {
   RunSpec& spec = setup.spec;
   const OpLabel label = {"form of the run"};
   mark_phase(setup.comm, "choosing the form of the run", 1);
@@ -47,7 +47,7 @@ MachineFacts choose_form(RunSetup& setup, const BatchPlanOptions& batch, const D
   }
   // First: the memory of its threads stays with the process.
   if (setup.is_root()) setup.disk_rate = try_disk_rate(spec.placement.offload_dir, spec.placement.transfers);
-  const MachineFacts machine = machine_facts(setup);
+  const MachineResources machine = machine_resources(setup);
   const int64_t disk_bytes = -setup.comm.max(-free_disk_bytes(spec.placement.offload_dir), label);
   FitCandidate candidate;
   const std::optional<Error> error = outside_error([&] {

@@ -127,16 +127,17 @@ void make_plan(RunSetup& setup) {
   // Refuses a momentum that grows out of range.
   setup.schedule->betas(plan.max_steps - 1);
 
-  DataFacts facts;
-  facts.max_row_length = train.max_row_length();
-  facts.max_eval_row_length =
+  RowLengths lengths;
+  lengths.max_row_length = train.max_row_length();
+  lengths.max_eval_row_length =
       std::max(setup.data->max_eval_row_length(), setup.choices ? setup.choices->max_row_length() : 0);
-  facts.largest_pass = [&setup](int64_t micro_batches_per_pass) {
+  lengths.largest_pass = [&setup](int64_t micro_batches_per_pass) {
     setup.rows->set_micro_batches_per_pass(micro_batches_per_pass);
     return setup.rows->largest_pass(setup.plan.max_steps);
   };
-  const MachineFacts machine = spec.placement.fit ? choose_form(setup, options, facts) : machine_facts(setup);
-  plan = plan_run({spec, *setup.model, options, facts, machine}, std::move(plan));
+  const MachineResources machine =
+      spec.placement.fit ? choose_form(setup, options, lengths) : machine_resources(setup);
+  plan = plan_run({spec, *setup.model, options, lengths, machine}, std::move(plan));
   if (setup.is_root()) {
     plan.disk = plan_disk_use(spec, *setup.model, plan, setup.world(), *setup.actions, *setup.resume);
   }
@@ -145,7 +146,7 @@ void make_plan(RunSetup& setup) {
   // Only processors offer other forms than the given one.
   const bool has_forms = !setup.model->device().own_memory();
   fail(ExitCode::kBadConfig, "{}{}", plan.refusal,
-       has_forms ? fit_advice(fit_request(setup, options, facts, machine)) : "");
+       has_forms ? fit_advice(fit_request(setup, options, lengths, machine)) : "");
 }
 
 int64_t tokens_of_epoch(const Dataset& dataset) {
@@ -164,9 +165,9 @@ int64_t tokens_of_epoch(const Dataset& dataset) {
   return std::llround(sum);
 }
 
-MachineFacts machine_facts(const RunSetup& setup) {
+MachineResources machine_resources(const RunSetup& setup) {
   const std::optional<ProportionalMemory> resident = proportional_memory();
-  MachineFacts machine;
+  MachineResources machine;
   machine.num_nodes = setup.world().num_nodes;
   machine.local_world_size = setup.world().local_world_size;
   machine.num_threads = setup.pool.num_threads();

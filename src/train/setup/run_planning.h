@@ -17,6 +17,6 @@ void make_plan(RunSetup& setup);
 int64_t tokens_of_epoch(const Dataset& dataset);
 
 // The machine that a plan is for. Free memory is what every node has, or fit_memory. Collective.
-MachineFacts machine_facts(const RunSetup& setup);
+MachineResources machine_resources(const RunSetup& setup);
 
 }  // namespace tessera

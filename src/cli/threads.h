@@ -33,7 +33,7 @@ int64_t threads_for_pool(int64_t asked = 0);
 // confirms or overrides the default, and a log line reports an override.
 int64_t threads_for_products(int64_t asked = 0);
 
-// For a report: always measures.
+// Always measures, for a report.
 PoolThreads examine_threads();
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-#include "cli/run/threads.h"
+#include "cli/threads.h"
 
 #include <algorithm>
 #include <string>

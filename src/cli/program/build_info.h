@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-struct BuildFacts {
+struct BuildInfo {
   std::string version;  // "0.1.0"
   std::string commit;   // "" outside a git checkout; "-dirty" at the end: with changes
   std::string compiler;
@@ -17,12 +17,12 @@ struct BuildFacts {
 };
 
 // Error(kBadConfig) if TESSERA_ISA cannot be honoured, as for every command that needs kernels.
-BuildFacts build_facts();
+BuildInfo build_info();
 
-const char* build_commit();  // BuildFacts::commit, from a file that the build writes
+const char* build_commit();  // BuildInfo::commit, from a file that the build writes
 
 // "tessera 0.1.0" and a line for each of the others.
-std::string version_text(const BuildFacts& facts);
-std::string version_json(const BuildFacts& facts);
+std::string version_text(const BuildInfo& info);
+std::string version_json(const BuildInfo& info);
 
 }  // namespace tessera

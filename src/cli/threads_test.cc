@@ -1,6 +1,6 @@
 // Tests how many threads a process starts, depending on the machine, an agent and the user's choice, and what
 // doctor reports about it.
-#include "cli/run/threads.h"
+#include "cli/threads.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
