@@ -36,7 +36,7 @@ if [ -z "${CLUSTER_STATE:-}" ]; then
     if [ "$stage" = build ]; then "$here/build.sh" "$cache"; else stages+=("$stage"); fi
   done
   [ ${#stages[@]} != 0 ] || exit 0
-  [ -e "$cache/complete" ] || skip "no programs of set $CLUSTER_SET in $cache: scripts/test_cluster.sh build makes them, in about half an hour"
+  [[ -e $cache/complete && $(cat "$cache/versions") == $(sha256sum <"$here/versions.env") ]] || skip "no programs of set $CLUSTER_SET in $cache: scripts/test_cluster.sh build makes them, in about half an hour"
   [ "$(id -u)" = 0 ] || skip "namespaces need root"
   TESSERA=$(realpath "${TESSERA:-$root/build/release/tessera}")
   CLUSTER_STATE=$(mktemp -d "${TMPDIR:-/tmp}/tessera-cluster-XXXXXX")

@@ -49,22 +49,6 @@ CARDS = [
       "--efa", "1"], "NVIDIA H100"),
     (["--model_config", "llama3-8b", "--instance", "p5en.48xlarge", "--finetuning_type", "lora", "--lora_rank", "8"], "NVIDIA H200"),
 ]
-# A job that was written for another program, as `tessera deploy convert` takes it.
-OTHER_JOB = """apiVersion: trainer.kubeflow.org/v1alpha1
-kind: TrainJob
-metadata:
-  name: t5-large
-spec:
-  runtimeRef:
-    name: torch-distributed
-  trainer:
-    numNodes: 2  # of them
-    numProcPerNode: 1
-    image: example.com/pytorch:2
-    command: [bash, -c, "torchrun train.py"]
-    resourcesPerNode:
-      limits: {cpu: "32", memory: 64Gi}
-"""
 # For kinds whose pods are described in the manifest and not in a runtime.
 OWN_PODS = ["--metrics_port", "9999", "--node_check", "--hf_token_secret", "own-token", "--priority_class", "high"]
 VOLUMES = [["--storage_class", "fsx"], ["--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef"], ["--efs", "fs-0123"],
@@ -298,7 +282,7 @@ def check_pages(program, folder):
         lines = re.sub(r"\\\n\s*", "", text).split("\n")
         commands += [match[1] for line in lines if (match := re.match(r"    (?:HF_TOKEN=\S+ )?tessera (deploy [^|>#]*)", line))]
     check(len(commands) >= 11, f"commands of the pages: {commands}")
-    (folder / "t5-large.yaml").write_text(OTHER_JOB)
+    shutil.copy(SOURCE / "tests/manifests/other_trainjob.yaml", folder / "t5-large.yaml")
     for command in commands:
         words = command.split()[1:]
         if words[0] == "kubernetes":

@@ -45,13 +45,31 @@ std::string node_line(const JobObjects& job, const std::string& name) {
   return fmt::format("node {}: lost", name);
 }
 
+// Whether this pod is being deleted, and its node already is: Kubernetes removes it within a minute.
+bool is_on_deleted_node(const JobObjects& job, const Json& pod) {
+  const std::string name = text_at(pod, "/spec/nodeName");
+  return is_terminating(pod) && !name.empty() &&
+         std::ranges::find(job.not_allowed, "nodes") == job.not_allowed.end() &&
+         std::ranges::none_of(job.nodes, [&](const Json& node) { return object_name(node) == name; });
+}
+
+std::optional<Diagnosis> on_deleted_node(const JobObjects& job) {
+  Diagnosis found = {Outlook::kWaiting, "node_lost", "waiting for pods whose node has been deleted", {}, ""};
+  for (const Json& pod : job.pods) {
+    if (!is_on_deleted_node(job, pod)) continue;
+    found.details.push_back(fmt::format("pod {} was on node {}: Kubernetes removes it within a minute",
+                                        object_name(pod), text_at(pod, "/spec/nodeName")));
+  }
+  return found.details.empty() ? std::nullopt : std::optional(found);
+}
+
 }  // namespace
 
 // Only a kubelet says that a pod has ended. Without one a deleted pod stays until its Node object is gone,
 // and a JobSet (BlockingRecreate) and a Job (podReplacementPolicy Failed) start no new pods before.
 std::optional<Diagnosis> on_lost_node(const JobObjects& job) {
   const std::vector<LostPod> lost = lost_pods(job);
-  if (lost.empty()) return std::nullopt;
+  if (lost.empty()) return on_deleted_node(job);
   std::vector<std::string> nodes;
   for (const LostPod& each : lost) {
     if (std::ranges::find(nodes, each.node) == nodes.end()) nodes.push_back(each.node);

@@ -6,8 +6,9 @@ import itertools
 import json
 import os
 import re
+import subprocess
 
-from cluster import ROOT, SET, STATE, apply, attempt, check, deploy, kubectl
+from cluster import ROOT, SET, STATE, add_namespace, apply, attempt, check, deploy, kubectl
 
 FOLDER = f"{STATE}/manifests"
 # Client and server print these lines for objects that already exist, for every document, and for the Job that needs
@@ -46,6 +47,11 @@ OTHERS = {
     "alerts": "alerts",
     "alerts-secret": "alerts --token_secret tessera-metrics",
     "dashboards": "dashboards",
+    "debug": "debug --efa 1 --image registry.example/tessera:efa",
+    "debug-card": "debug --device cuda --node ip-10-0-1-10.ec2.internal",
+    "debug-shell": "debug --what shell --claim training-data",
+    "debug-network": "debug --what network --nodes 3",
+    "debug-pair": "debug --what network --node node-a --node node-b",
 }
 
 
@@ -68,6 +74,16 @@ def infrastructure(storage):
     return path
 
 
+def other_job(kind):
+    """A job for another program, after envsubst."""
+    path = f"{FOLDER}/other-{kind}"
+    with open(f"{ROOT}/tests/manifests/other_{kind}.yaml", encoding="utf-8") as file:
+        text = file.read().replace("${NODES}", "4").replace("metadata:\n", "metadata:\n  namespace: training\n")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
 def commands():
     """The arguments of `tessera deploy` by name."""
     yield from OTHERS.items()
@@ -77,6 +93,9 @@ def commands():
         yield f"{shape}-{trainer}", f"kubernetes {RUN} {flags} --trainer {trainer} --name {shape}-{trainer.replace('.', '-')}"
     for storage, part in itertools.product(("fsx", "efs", "s3"), ("storage", "nodes")):
         yield f"{part}-{storage}", f"cluster --part {part} --infrastructure {infrastructure(storage)}"
+    for kind, flags in (("trainjob", ""), ("trainjob", "--runtime tessera"), ("pytorchjob", "")):
+        output = "" if "--runtime" in flags else "--output_dir /mnt/data/run"
+        yield f"convert-{kind}{flags.replace(' ', '')}", f"convert --job {other_job(kind)} {RUN} {flags} {output}"
 
 
 def dry_run(name, command, text):
@@ -100,13 +119,15 @@ def main():
     os.makedirs(FOLDER, exist_ok=True)
     for device in ("cpu", "cuda"):
         apply(deploy("runtime", "--trainer", SET, "--device", device, "--storage_class", "none"))
-    kubectl("create", "namespace", "tessera-system")
+    kubectl("apply", "--server-side", "-f", f"{os.environ['CLUSTER_CACHE']}/manifests/trainer/runtimes/torch_distributed.yaml")
+    add_namespace("tessera-system")
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         for name, arguments in commands():
             command = "tessera deploy " + arguments
             pool.submit(attempt, command, lambda n=name, c=command: dry_run(n, c, deploy(*c.split()[2:])))
         health = kubectl("kustomize", f"{ROOT}/deploy/health").stdout
         pool.submit(attempt, "deploy/health", lambda: dry_run("health", "deploy/health", health))
+    subprocess.run([f"{os.environ['CLUSTER_CACHE']}/python/bin/python", f"{ROOT}/tests/cluster/real/sdk_check.py"], check=True)
 
 
 if __name__ == "__main__":

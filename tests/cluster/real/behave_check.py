@@ -6,12 +6,11 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 
 from apply_check import OF_RUNTIMES, SHAPES
-from cluster import (ROOT, SET, STATE, add_node, apply, attempt, check, deploy, end_pod, find, get, index_of, is_true, kubectl, patch,
-                     path_of, pods_of, remove, request, tessera, uids, wait, workloads_of)
+from cluster import (ROOT, SET, STATE, add_namespace, add_node, apply, attempt, check, check_status, delete, deploy, end_pod, find, get, index_of,
+                     is_true, kubectl, patch, path_of, pods_of, remediate, remove, request, tessera, uids, wait, workloads_of)
 
 WORDS = {SET: "trainjob", "jobset": "jobset", "job": "job"}
 DONE = {"trainjob": "Complete", "jobset": "Completed", "job": "Complete"}
@@ -56,19 +55,8 @@ class Job:
         condition = DONE[self.word] if how == "done" else "Failed"
         wait(f"{self.name} is {how}", lambda: is_true(self.object(), condition), seconds)
 
-    def status(self, *flags):
-        return tessera("status", self.path, *flags)
-
     def check_status(self, code, *texts):
-        """The status may take a moment to see what the API server has."""
-        end = time.monotonic() + 30
-        while (answer := self.status()).returncode != code or not all(text in answer.stdout for text in texts):
-            if time.monotonic() > end:
-                break
-            time.sleep(0.5)
-        found = answer.stdout + answer.stderr
-        check(answer.returncode == code and all(text in found for text in texts),
-              f"status of {self.name}: {code}{', '.join(('',) + texts)}", f"{answer.returncode}: {found}")
+        check_status(self.path, code, *texts)
 
     def remove(self):
         remove(self.text)
@@ -133,7 +121,11 @@ def check_restart(job, old, what, counted, seconds=300):
     """All pods of a JobSet start again, or the lost ones of a Job."""
     new = job.pods(seconds, unlike=old)
     if job.word == "job":
-        failed = job.object()["status"].get("failed", 0)
+        def num_failed():
+            return job.object()["status"].get("failed", 0)
+        if counted:  # after the new pod has been created
+            wait(f"{what} is counted", num_failed)
+        failed = num_failed()
         check(len(uids(new) - uids(old)) == 1 and failed == counted, f"{what} is replaced alone, {'' if counted else 'not '}counted",
               f"{len(uids(new) - uids(old))} new, {failed} failed")
         return
@@ -181,7 +173,7 @@ def run_node_lost(trainer, how, more=""):
     if how == "drained":
         kubectl("drain", node, "--delete-emptydir-data", "--ignore-daemonsets", "--timeout=60s")
     else:
-        kubectl("delete", "node", node)
+        delete("nodes", node)
     check_restart(job, pods, f"{job.name}: a pod whose node is {how}", False)
     job.remove()
 
@@ -201,7 +193,7 @@ def run_silent_nodes():
         job.check_status(2, f"{job.word}-0", "kubectl delete node")
     for job in jobs:
         add_node(f"{job.word}-3", "r7i.24xlarge", 96, "750Gi", zone=f"silent-{job.word}")
-        kubectl("delete", "node", f"{job.word}-0")
+        delete("nodes", f"{job.word}-0")
     for job, old in zip(jobs, pods):
         check_restart(job, old, f"{job.name}: a pod whose silent node is deleted", False)
         job.remove()
@@ -220,7 +212,7 @@ def run_stopped_by_kueue(trainer):
     check([variables(pod) for pod in new] == [variables(pod) for pod in old], f"{job.name}: its new pods have the same variables")
     check(new[0]["spec"].get("nodeSelector") == old[0]["spec"].get("nodeSelector"), f"{job.name}: and go to nodes of the same kind",
           new[0]["spec"].get("nodeSelector"))
-    restarts = wait(f"a status of {job.name}", lambda: (found := job.status("--json").stdout) and json.loads(found))["restarts"]
+    restarts = wait(f"a status of {job.name}", lambda: (found := tessera("status", job.path, "--json").stdout) and json.loads(found))["restarts"]
     check(restarts == 0, f"{job.name}: status does not call that a restart", restarts)
     job.remove()
 
@@ -246,8 +238,7 @@ def run_volume_owner():
     """The Job that gives a new file system to the pods' user needs CHOWN: `restricted` takes no such pod, `baseline` does."""
     written = deploy("runtime", "--namespace", "strict", "--trainer", "job", "--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef")
     check("`restricted`" in written, "deploy runtime --fsx says which namespaces take its Job")
-    kubectl("create", "namespace", "strict")
-    kubectl("label", "namespace", "strict", "pod-security.kubernetes.io/enforce=baseline")
+    add_namespace("strict", **{"pod-security.kubernetes.io/enforce": "baseline"})
     kubectl("apply", "--server-side", "-f", "-", stdin=written)
     owner = "apis/batch/v1/namespaces/strict/jobs/training-data-owner"
     wait("the owner's Job has a pod", lambda: request("GET", owner).get("status", {}).get("active"))
@@ -266,17 +257,6 @@ def run_remediation():
             {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": name, "uid": made["metadata"]["uid"]}])
     for file in ("namespace", "remediation"):
         kubectl("apply", "--server-side", "-f", f"{ROOT}/deploy/health/{file}.yaml")
-    token = kubectl("create", "token", "tessera-node-remediation", "-n", "tessera-system").stdout.strip()
-    account = f"{STATE}/remediation.kubeconfig"
-    with open(os.environ["KUBECONFIG"], encoding="utf-8") as admin, open(account, "w", encoding="utf-8") as file:
-        file.write(re.sub(r"token: \w+", f"token: {token}", admin.read()))
-
-    def remediate(evict_after=0, per_day=3):
-        settings = {"MAX_PER_DAY": str(per_day), "MAX_SICK_PERCENT": "50", "MIN_SICK_S": "0", "MIN_AGE_S": "0",
-                    "EVICT_AFTER_S": str(evict_after)}
-        answer = subprocess.run(["sh", f"{ROOT}/deploy/health/remediate.sh"], capture_output=True, text=True, check=False,
-                                env={**os.environ, **settings, "KUBECONFIG": account})
-        return answer.stdout if answer.returncode == 0 else "failed: " + answer.stdout + answer.stderr
 
     def set_health(node, status):
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

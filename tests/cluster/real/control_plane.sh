@@ -54,6 +54,7 @@ start_control_plane() {
   {
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=authority -keyout tls/ca.key -out tls/ca.crt
     certificate tls /CN=server "subjectAltName=DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1,IP:$address,IP:10.46.0.1"
+    certificate client /CN=server "" # which kubelets get to see
     openssl genrsa -out tls/accounts.key 2048
   } 2>tls.log
   user admin system:masters
@@ -69,7 +70,8 @@ start_control_plane() {
     --tls-cert-file tls/tls.crt --tls-private-key-file tls/tls.key --token-auth-file tokens.csv \
     --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --allow-privileged --service-cluster-ip-range "$services" \
     --service-account-issuer https://kubernetes.default.svc --service-account-key-file tls/accounts.key \
-    --service-account-signing-key-file tls/accounts.key \
+    --service-account-signing-key-file tls/accounts.key --client-ca-file tls/ca.crt --kubelet-certificate-authority tls/ca.crt \
+    --kubelet-client-certificate tls/client.crt --kubelet-client-key tls/client.key --kubelet-preferred-address-types InternalIP \
     --default-not-ready-toleration-seconds 5 --default-unreachable-toleration-seconds 5
   until_true 300 apiserver kubectl get --raw /readyz
   start controller-manager kube-controller-manager --kubeconfig kube-controller-manager.kubeconfig --leader-elect=false \
@@ -81,7 +83,8 @@ start_control_plane() {
 
 # controller NAME NAMESPACE ACCOUNT ARGUMENTS...: starts one with the rights of its own service account.
 controller() {
-  kubeconfig "$1" "$(kubectl create token --namespace "$2" "$3" --duration 24h)"
+  until_true 300 apiserver eval "kubectl create token --namespace $2 $3 --duration 24h >$1.token"
+  kubeconfig "$1" "$(cat "$1.token")"
   KUBECONFIG=$state/$1.kubeconfig start "$1" "$1" "${@:4}"
 }
 
@@ -100,10 +103,13 @@ ready() { until_true 300 "$1" curl -fsS "http://127.0.0.1:$2/readyz"; }
 
 start_controllers() {
   local each
-  for each in karpenter karpenter-aws prometheus/monitoring.coreos.com_{podmonitors,prometheusrules}.yaml; do
+  for each in karpenter karpenter-aws prometheus/monitoring.coreos.com_{podmonitors,prometheusrules}.yaml \
+    training-operator/kubeflow.org_pytorchjobs.yaml; do
     until_true 300 apiserver kubectl apply --server-side -f "$cache/manifests/$each"
   done
-  for each in jobset-system kubeflow-system kueue-system training monitoring; do kubectl create namespace "$each" >>apply.log; done
+  for each in jobset-system kubeflow-system kueue-system training monitoring; do
+    until_true 300 apiserver eval "kubectl get namespace $each || kubectl create namespace $each"
+  done
 
   # Kubeflow Trainer looks for its certificate below TMPDIR, Kueue for that of its metrics in /etc.
   export TMPDIR=$state/tmp
