@@ -157,7 +157,7 @@ class TrainingArguments:
 
     def to_settings(self) -> dict[str, Any]:
         """The arguments that differ from the defaults of Transformers' Trainer, by the names of ``tessera train``."""
-        own = {"nproc_per_node", "settings"}
+        own = {"nproc_per_node", "settings", *_fields_of_users(type(self))}
         return {**_changed(self, _defaults(TrainingArguments), own), **self.settings}
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,6 +165,11 @@ class TrainingArguments:
 
     def to_json_string(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
+
+    def to_sanitized_dict(self) -> dict[str, Any]:
+        """Only values that loggers of hyperparameters take; others become text."""
+        kept = (bool, int, float, str)
+        return {name: value if isinstance(value, kept) else str(value) for name, value in self.to_dict().items()}
 
     # Properties and methods of Transformers' arguments that scripts use.
 
@@ -271,16 +276,8 @@ class LoraConfig:
 # Fields of PEFT that tessera train knows under another name.
 _LORA_NAMES = {"r": "lora_rank", "target_modules": "lora_target", "bias": "lora_bias", "task_type": "lora_task_type"}
 # PEFT writes them into every adapter_config.json; they say nothing about what is trained.
-_LORA_NOTES = {
-    "peft_type",
-    "auto_mapping",
-    "peft_version",
-    "base_model_name_or_path",
-    "revision",
-    "inference_mode",
-    "runtime_config",
-    "settings",
-}
+_LORA_NOTES = {"peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+               "runtime_config", "settings"}  # fmt: skip
 
 
 def lora_settings(config: Any) -> dict[str, Any]:
@@ -312,17 +309,26 @@ def training_settings(args: Any) -> dict[str, Any]:
     kind: Any = type(args)
     untouched = _values(kind(output_dir=args.output_dir, use_cpu=args.use_cpu))
     base, sft = _defaults(TrainingArguments), _defaults(SFTConfig)
-    own = {name for name, value in _defaults(kind).items() if name in base and value != base[name]}
+    # None is no default: the constructor chooses, as for TRL's bf16.
+    own = {name for name, value in _defaults(kind).items() if name in base and value not in (None, base[name])}
     defaults = {
         name: base[name] if name in own else value
         for name, value in untouched.items()
         if name in base or name not in sft
     }
-    settings = _changed(args, defaults, set())
+    settings = _changed(args, defaults, _fields_of_users(kind))
     settings["output_dir"] = args.output_dir
+    if "eval_strategy" in settings:
+        settings.pop("do_eval", None)  # which follows from it
     if "report_to" in settings:
         settings["report_to"] = _sinks(settings["report_to"])
     return settings
+
+
+def _fields_of_users(kind: type) -> set[str]:
+    """Fields that a script's subclass adds to the arguments of a library, for its own use."""
+    known = (base for base in kind.__mro__ if base.__module__.split(".")[0] in ("tessera", "transformers", "trl"))
+    return set(_defaults(kind)) - set(_defaults(next(known)))
 
 
 def _defaults(kind: type) -> dict[str, Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tessera.errors import TesseraError
@@ -30,6 +33,9 @@ class TrainerState:
     is_local_process_zero: bool = True
     is_world_process_zero: bool = True
     is_hyper_param_search: bool = False
+
+    def save_to_json(self, json_path: str) -> None:
+        Path(json_path).write_text(json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n")
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,7 +46,9 @@ def plan(model: str | os.PathLike[str], dataset: str | Sequence[str] | None = No
 def generate(model: str | os.PathLike[str], prompts: str | Sequence[str], **settings: Any) -> Any:
     """The continuation of a prompt, or of each of a list: ``generate("out", ["Once"], max_new_tokens=20)``.
     `settings` are flags of ``tessera generate``."""
-    texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    texts = [prompts] if isinstance(prompts, str) else prompts
+    if not isinstance(texts, Iterable):
+        raise TesseraError(f"prompts: expected a string or a list of strings, found {type(prompts).__name__}", 64)
     with tempfile.TemporaryDirectory(prefix="tessera-") as folder:
         path = Path(folder) / "prompts.jsonl"
         path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))

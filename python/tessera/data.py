@@ -46,7 +46,7 @@ def dataset_sources(name: str, data: Any, folder: Path, formatting: Formatting |
                 table.to_parquet(str(path))
         else:
             path = folder / "rows.jsonl"
-            with path.open("w", encoding="utf-8") as file:
+            with path.open("wb") as file:
                 for row in _rows(name, data, formatting):
                     file.write(_line(name, row))
     except OSError as error:
@@ -139,7 +139,7 @@ class Spool:
         for number, rows in enumerate(_groups(self._endless(), _ROWS_PER_FILE)):
             path = self.folder / f"{number}.jsonl"
             part = path.with_suffix(".part")
-            part.write_text("".join(_line("train_dataset", row) for row in rows), encoding="utf-8")
+            part.write_bytes(b"".join(_line("train_dataset", row) for row in rows))
             part.rename(path)
             while (self.folder / f"{number - _FILES_AHEAD}.jsonl").exists() and not again.exists():
                 if self._stop.wait(0.02):
@@ -189,10 +189,11 @@ def _rows(name: str, data: Any, formatting: Formatting | None) -> Iterator[Any]:
         yield row
 
 
-def _line(name: str, row: Mapping[str, Any]) -> str:
+def _line(name: str, row: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(row, ensure_ascii=False, default=lambda value: _values_of(name, value)) + "\n"
-    except (ValueError, RecursionError) as error:  # a row that contains itself
+        return json.dumps(row, ensure_ascii=False, default=lambda value: _values_of(name, value)).encode() + b"\n"
+    # A row that contains itself, a key that is a tuple, or half of a surrogate pair.
+    except (ValueError, TypeError, RecursionError) as error:
         raise TesseraError(f"{name}: a row cannot be written as JSON: {error}", 65) from None
 
 

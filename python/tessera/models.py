@@ -12,10 +12,10 @@ from typing import Any
 from tessera.errors import TesseraError
 
 
-def model_source(model: Any, folder: Path) -> str:
-    """A folder or a name on the Hub as it is; of a ``PreTrainedModel`` the folder to which it is written."""
+def check_model(model: Any) -> None:
+    """Refuses an object that cannot be written as a model of the program."""
     if isinstance(model, (str, os.PathLike)):
-        return os.fspath(model)
+        return
     if hasattr(model, "peft_config"):
         raise TesseraError(
             "model: expected a model without adapters, found a PeftModel: pass its base model and "
@@ -29,11 +29,24 @@ def model_source(model: Any, folder: Path) -> str:
         raise TesseraError(
             f"model: {type(model).__name__} is not supported: expected a ...ForCausalLM of Llama's, Mistral's or Qwen's kind"
         )
+
+
+def model_source(model: Any, folder: Path) -> str:
+    """A folder or a name on the Hub as it is; of a ``PreTrainedModel`` the folder to which it is written."""
+    if isinstance(model, (str, os.PathLike)):
+        return os.fspath(model)
     model.save_pretrained(folder)
     return str(folder)
 
 
-def tokenizer_source(tokenizer: Any, folder: Path) -> str:
+def tokenizer_source(tokenizer: Any, model: Any, folder: Path) -> str | None:
+    """The value for --tokenizer. None is the tokenizer in the model's folder, also in the one an object was loaded from."""
+    if tokenizer is None and not isinstance(model, (str, os.PathLike)):
+        tokenizer = getattr(model, "name_or_path", None)
+        if not tokenizer:
+            raise TesseraError("processing_class: expected a tokenizer, as the model was not loaded from a folder with one")
+    if tokenizer is None:
+        return None
     if isinstance(tokenizer, (str, os.PathLike)):
         return os.fspath(tokenizer)
     if not getattr(tokenizer, "is_fast", False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -27,15 +28,8 @@ _RESUME = "trainer.train(resume_from_checkpoint=True)"
 # Set by torchrun, mpirun, srun and others for each rank that they start.
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _LAUNCHER_PREFIXES = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
-_LAUNCHER_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
+_LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+                       "MASTER_PORT")  # fmt: skip
 
 
 def environment_rank() -> int | None:
@@ -61,8 +55,16 @@ def plain_error(text: str, exit_code: int) -> TesseraError:
     """The exception for what the program wrote: its last line that begins with "error: "."""
     lines = [line for line in _as_fields(text).splitlines() if line.strip()]
     errors = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
-    said = errors or lines or [f"the program ended with exit code {exit_code}"]
-    return TesseraError(said[-1], exit_code)
+    return TesseraError((errors or lines or [_end_without_words(exit_code)])[-1], exit_code)
+
+
+def _end_without_words(exit_code: int) -> str:
+    if exit_code == 128 + signal.SIGKILL:
+        return "the program was killed (SIGKILL); if the system was out of memory, `dmesg` says so: tessera.plan() forecasts what a run needs"
+    if exit_code > 128:
+        with contextlib.suppress(ValueError):
+            return f"the program was ended by {signal.Signals(exit_code - 128).name}"
+    return f"the program ended with exit code {exit_code}"
 
 
 def _as_fields(text: str) -> str:
@@ -70,6 +72,8 @@ def _as_fields(text: str) -> str:
     text = text.replace("unknown flag", "unknown setting").replace("; --help lists the known ones", "")
     text = re.sub(r"(?<![\w-])--(?=[a-z])", "", text).replace("error: command line: ", "error: ")
     text = re.sub(r"\S*/tessera-\w+/(train|eval)(/\w+)?/rows\.\w+", r"\1_dataset", text)
+    text = re.sub(r"\S*/tessera-\w+/spool/[\w/]+\.jsonl: line \d+", "train_dataset: a row", text)
+    text = re.sub(r"\S*/tessera-\w+/prompts\.jsonl(:\d+)?", "prompts", text)
     return re.sub(r"\S*/tessera-\w+/(model|tokenizer)\b", r"\1", text)
 
 
@@ -82,10 +86,17 @@ def flags(settings: Mapping[str, Any]) -> list[str]:
     return words
 
 
+def _program() -> Path:
+    try:
+        return program_path()
+    except FileNotFoundError as error:
+        raise TesseraError(str(error)) from None
+
+
 def _command(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Runs a command of the program, as one process, to its end."""
     return subprocess.run(
-        [program_path(), *arguments],
+        [_program(), *arguments],
         env=_environment_of_one(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -141,6 +152,12 @@ def _exit_code(returncode: int) -> int:
     return returncode if returncode >= 0 else 128 - returncode
 
 
+def _pass_on(text: str, stream: Any) -> None:
+    """Lets nothing hold up the run, which fills the pipe if nobody reads on: a closed terminal, a reader that is gone."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, end="", file=stream)
+
+
 class Terminated(BaseException):
     """This process received a signal that ends it, once its folders are removed."""
 
@@ -172,7 +189,7 @@ class Run:
         self._connection: socket.socket | None = None
         self.signal = 0  # the first that this process received
         self._process = subprocess.Popen(
-            [program_path(), *arguments],
+            [_program(), *arguments],
             env={**os.environ, "TESSERA_CONTROL": path, "TESSERA_RESUME_COMMAND": _RESUME},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -249,7 +266,7 @@ class Run:
     def _read_output(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            print(line, end="")
+            _pass_on(line, sys.stdout)
 
     def _read_messages(self) -> None:
         assert self._process.stderr is not None
@@ -257,7 +274,7 @@ class Run:
             if line.startswith("error: "):
                 self._errors.append(line.rstrip("\n"))
             elif self._show(line):
-                print(_as_fields(line), end="", file=sys.stderr)
+                _pass_on(_as_fields(line), sys.stderr)
 
     def _read_events(self) -> None:
         while True:  # a rank that is started again connects again
@@ -266,8 +283,10 @@ class Run:
             except OSError:
                 return
             with self._connection.makefile("r", encoding="utf-8", errors="replace") as lines:
-                for line in lines:
-                    self._events.put(json.loads(line))
+                with contextlib.suppress(OSError):  # the program was killed before it read an answer
+                    for line in lines:
+                        if line.endswith("\n"):  # or while it wrote
+                            self._events.put(json.loads(line))
 
     def _wait(self) -> None:
         self._process.wait()

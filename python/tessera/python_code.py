@@ -40,6 +40,30 @@ _INSTEAD = {
     "quantization_config": "set settings={'load_in_4bit': True} or 8bit, with peft_config",
 }
 
+# Attributes that a script may ask of Transformers' Trainer, with what there is in their place.
+_ATTRIBUTES_INSTEAD = {
+    "hyperparameter_search": _INSTEAD["trial"],
+    "create_model_card": "write README.md into args.output_dir",
+    "log": "metrics of your own go to your own logger, in a callback's on_log",
+    "optimizer": _INSTEAD["optimizers"],
+    "lr_scheduler": _INSTEAD["optimizers"],
+    "get_num_trainable_parameters": "tessera.plan(model).num_parameters",
+    "num_examples": "len(train_dataset)",
+}
+
+
+class MissingAttribute(TesseraError, AttributeError):
+    """Both, so that `hasattr()` and `getattr()` with a default work."""
+
+
+def missing_attribute(owner: Any, name: str) -> AttributeError:
+    """The error for an attribute that Transformers' Trainer may have and this one does not."""
+    kind = type(owner).__name__
+    if name.startswith("_"):
+        return AttributeError(f"'{kind}' object has no attribute '{name}'")
+    instead = _ATTRIBUTES_INSTEAD.get(name, "the program trains, and has its model, optimizer and rows to itself")
+    return MissingAttribute(f"{kind}.{name} does not exist in Tessera: {instead}", 64)
+
 
 def refuse_code(**given: Any) -> None:
     """Refuses each that is not None, except for collators that only pad."""

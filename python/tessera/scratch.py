@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -34,7 +35,10 @@ def run_folder() -> Iterator[tuple[Path, bool]]:
     global _num_runs
     _num_runs += 1
     if environment_rank() is None:
-        with tempfile.TemporaryDirectory(prefix="tessera-") as folder:
+        _remove_orphans()
+        with tempfile.TemporaryDirectory(prefix="tessera-") as folder, open(Path(folder, "part"), "w") as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX)
+            Path(owner.name).rename(Path(folder, "owner"))
             yield Path(folder), True
         return
     job = "\n".join([*(os.environ.get(name, "") for name in _JOB_VARIABLES), str(_num_runs)])
@@ -51,6 +55,14 @@ def run_folder() -> Iterator[tuple[Path, bool]]:
         yield path, True
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_orphans() -> None:
+    """Removes the folders of processes that were killed: nobody holds the locks of their owners."""
+    for path in Path(tempfile.gettempdir()).glob("tessera-*/owner"):
+        with contextlib.suppress(OSError), path.open() as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent)
 
 
 def mark_ready(folder: Path) -> None:

@@ -15,7 +15,7 @@ from tessera.arguments import SFTConfig, TrainingArguments, lora_settings, train
 from tessera.callbacks import CallbackList, TrainerState
 from tessera.data import Formatting, Spool, dataset_sources, evaluation_sources, is_stream
 from tessera.errors import TesseraError
-from tessera.models import copy_model, load_back, model_source, tokenizer_source
+from tessera.models import check_model, copy_model, load_back, model_source, tokenizer_source
 from tessera.process import (
     Event,
     Run,
@@ -28,7 +28,7 @@ from tessera.process import (
     write_settings,
 )
 from tessera.progress import make_progress
-from tessera.python_code import refuse_code, refuse_overrides
+from tessera.python_code import missing_attribute, refuse_code, refuse_overrides
 from tessera.scratch import environment_local_rank, mark_ready, run_folder
 
 
@@ -85,6 +85,7 @@ class Trainer:
             model = model_init()
         if model is None:
             raise TesseraError("model: expected a folder, a name on the Hub or a PreTrainedModel, found none", 64)
+        check_model(model)
         self.model = model
         self.args: Any = args if args is not None else self._default_args()
         self.train_dataset = train_dataset
@@ -102,7 +103,7 @@ class Trainer:
             for line in check_settings({**self._read_settings(), **names}):
                 warnings.warn(line, UserWarning, stacklevel=2)
         self._formatting = formatting_func
-        self._nproc_per_node = nproc_per_node or getattr(self.args, "nproc_per_node", None)
+        self._nproc_per_node = nproc_per_node if nproc_per_node is not None else getattr(self.args, "nproc_per_node", None)
         self._trained: Path | None = None
         self._interrupted = False
         self.callback_handler = CallbackList([], self.args, self.state, self._objects())
@@ -122,8 +123,17 @@ class Trainer:
             self.callback_handler.add(callback)
 
     def remove_callback(self, callback: Any) -> None:
-        kept = [one for one in self.callback_handler.callbacks if one is not callback and type(one) is not callback]
-        self.callback_handler.callbacks[:] = kept
+        self.pop_callback(callback)
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Removes a callback, or that of a class, and returns it; None if there is none."""
+        callbacks = self.callback_handler.callbacks
+        found = next((one for one in callbacks if one is callback or type(one) is callback), None)
+        callbacks[:] = [one for one in callbacks if one is not found]
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_attribute(self, name)
 
     def is_world_process_zero(self) -> bool:
         return self.state.is_world_process_zero
@@ -372,9 +382,9 @@ class Trainer:
             settings["adapter_name_or_path" if is_adapter else "model"] = str(trained)
         if "model" not in settings:
             settings["model"] = model_source(self.model, scratch / "model")
-        if self.processing_class is not None:
-            settings["tokenizer"] = tokenizer_source(self.processing_class, scratch / "tokenizer")
-        return settings
+        given = self.processing_class if self.processing_class is not None else self._read_settings().get("tokenizer")
+        tokenizer = tokenizer_source(given, self.model, scratch / "tokenizer")
+        return settings if tokenizer is None else {**settings, "tokenizer": tokenizer}
 
     def _read_settings(self) -> dict[str, Any]:
         """The current settings: a script may change `args` after the constructor."""

@@ -72,6 +72,21 @@ def test_scripts_find_what_they_ask_of_transformers_arguments(monkeypatch: pytes
         pass
 
 
+@dataclasses.dataclass
+class OwnArguments(TrainingArguments):
+    learning_rate: float = 1e-3
+    model_max_length: int = 512
+
+
+def test_fields_of_a_subclass_are_the_scripts_own() -> None:
+    assert OwnArguments("out", model_max_length=64).to_settings() == {"output_dir": "out", "learning_rate": 1e-3}
+
+
+def test_loggers_of_hyperparameters_get_plain_values() -> None:
+    values = TrainingArguments("out", report_to=["jsonl"]).to_sanitized_dict()
+    assert values["report_to"] == "['jsonl']" and values["max_steps"] == -1
+
+
 def test_setting_of_no_library_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(TesseraError, match="zero_stage"):
         TrainingArguments(settings={"zero_stages": 3})

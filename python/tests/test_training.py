@@ -258,7 +258,11 @@ def test_commands_return_objects(model: str) -> None:
         ({"train_dataset": [{"words": "no column that rows have"}]}, 65, "train_dataset: line 1: expected the columns"),
         ({"train_dataset": []}, 65, "train_dataset"),
         ({"train_dataset": [{"text": object()}]}, 78, "train_dataset: a row has a value of type object"),
+        ({"train_dataset": [{"text": "half a pair: \ud800"}]}, 65, "train_dataset: a row cannot be written as JSON"),
+        ({"train_dataset": [{("a", "b"): "a key"}]}, 65, "train_dataset: a row cannot be written as JSON"),
+        ({"train_dataset": iter([{"words": "no column that rows have"}])}, 65, "train_dataset: a row: expected the columns"),
         ({"train_dataset": None}, 64, "expected a train_dataset"),
+        ({"nproc_per_node": 0}, 64, "nproc_per_node: expected a number from 1"),
         ({"model": "no/such-model-anywhere"}, 66, "no/such-model-anywhere"),
         ({"data_collator": lambda rows: rows}, 78, "data_collator: <lambda> is Python code"),
         ({"compute_metrics": print}, 78, "compute_metrics: print is Python code"),
@@ -274,6 +278,45 @@ def test_mistake_is_one_exception_with_one_line(model: str, change: Any, exit_co
     assert message in str(caught.value)
     assert "\n" not in str(caught.value) and "--" not in str(caught.value)
     assert caught.value.exit_code == exit_code
+
+
+def test_prompts_that_are_none_are_refused_by_their_name(model: str) -> None:
+    for prompts in (3, [], [None], "half a pair: \ud800"):
+        with pytest.raises(TesseraError, match="^prompts: ") as caught:
+            tessera.generate(model, prompts)  # type: ignore[arg-type]
+        assert "/tmp" not in str(caught.value)
+
+
+def test_program_that_is_not_there_is_one_error(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESSERA_PROGRAM", "/nowhere/tessera")
+    with pytest.raises(TesseraError, match="/nowhere/tessera, found none"):
+        TrainingArguments("out")
+
+
+def test_program_that_is_killed_is_one_error(model: str, capfd: pytest.CaptureFixture[str]) -> None:
+    class Kills(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            subprocess.run(["pkill", "-KILL", "-P", str(os.getpid()), "tessera"], check=True)
+
+    with pytest.raises(TesseraError, match="the program was killed") as caught:
+        Trainer(model, arguments(max_steps=1000), train_dataset=texts(20), callbacks=[Kills()]).train()
+    assert caught.value.exit_code == 137
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_what_trainer_lacks_says_what_there_is(model: str) -> None:
+    trainer = Trainer(model, arguments(), train_dataset=texts(5))
+    assert not hasattr(trainer, "accelerator")
+    with pytest.raises(TesseraError, match="Trainer.hyperparameter_search does not exist.*start a run for each"):
+        trainer.hyperparameter_search()
+
+
+def test_callback_is_removed_by_class_or_object(model: str) -> None:
+    first, second = Recorder(), Recorder()
+    trainer = Trainer(model, arguments(), train_dataset=texts(5), callbacks=[first, second])
+    trainer.remove_callback(second)
+    assert trainer.pop_callback(Recorder) is first
+    assert trainer.pop_callback(Recorder) is None
 
 
 def test_subclass_that_computes_is_refused(model: str) -> None:
@@ -317,8 +360,25 @@ def read_until(process: subprocess.Popen[str], line: str) -> None:
     raise AssertionError(f"ended without {line}: {process.stderr and process.stderr.read()}")
 
 
+def test_reader_of_the_output_that_goes_does_not_hold_up_the_run(model: str) -> None:
+    lines = ["from tessera import Trainer, TrainingArguments", "import sys",
+             "args = TrainingArguments('out', max_steps=1000, logging_steps=1, save_strategy='no', report_to='none')",
+             "Trainer(sys.argv[1], args, train_dataset=[{'text': 'the model learns'}] * 9).train()"]  # fmt: skip
+    Path("chatty.py").write_text("\n".join(lines))
+    process = subprocess.Popen([sys.executable, "chatty.py", model], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate(timeout=120)
+    assert b"Traceback" not in errors, errors
+    assert json.loads(Path("out/trainer_state.json").read_text())["global_step"] == 1000
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_run_that_is_ended_by_a_signal_resumes(model: str, number: signal.Signals) -> None:
+def test_run_that_is_ended_by_a_signal_resumes(
+    model: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(Path("tmp").resolve()))
     process = start_script(model, "10000")
     read_until(process, "step 7")
     process.send_signal(number)
@@ -335,3 +395,4 @@ def test_run_that_is_ended_by_a_signal_resumes(model: str, number: signal.Signal
     output, errors = again.communicate(timeout=60)
     assert "done 12" in output, errors
     assert "step 3\n" not in output
+    assert list(Path("tmp").glob("*/settings.json")) == []  # also where Python could not remove its folder
