@@ -22,7 +22,7 @@ if [ "${1:-}" = --update_docs ]; then
   shift
 fi
 out=build/compare
-tessera=$(realpath "${TESSERA:-build/release/tessera}")
+tessera=$(realpath -m "${TESSERA:-build/release/tessera}")
 [ -x "$tessera" ] || { echo "error: $tessera is not there: build it, or set TESSERA" >&2; exit 66; }
 mkdir -p "$out"
 
