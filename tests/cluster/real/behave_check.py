@@ -42,7 +42,10 @@ class Job:
 
     def start(self, seconds=300):
         apply(self.text)
-        return self.pods(seconds)
+        pods = self.pods(seconds)
+        if self.word == "job":  # whose controller loses count of a pod that ends before its first look
+            wait(f"{self.name} has counted its pods", lambda: self.object()["status"].get("active") == self.num_pods)
+        return pods
 
     def pods(self, seconds=300, unlike=()):
         """All pods, once they run; `unlike`: and at least one is none of these."""

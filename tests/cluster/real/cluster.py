@@ -154,8 +154,8 @@ def deploy(*arguments):
 
 
 def check_status(path, code, *texts):
-    """What `tessera status` says of a job. It may take a moment to see what the API server has."""
-    end = time.monotonic() + 60
+    """What `tessera status` says of a job. It may take a moment to see what the API server has, and one that is busy may not answer."""
+    end = time.monotonic() + 240
     while (answer := tessera("status", path)).returncode != code or not all(text in answer.stdout for text in texts):
         if time.monotonic() > end:
             break
