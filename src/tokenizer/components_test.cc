@@ -62,7 +62,7 @@ TEST(Normalizer, PrependAndReplaceInSequence) {
 }
 
 TEST(Normalizer, RefusesOthersByName) {
-  for (const char* type : {"StripAccents", "BertNormalizer", "Precompiled", "Nmt", "ByteLevel"}) {
+  for (const char* type : {"ByteLevel", "Unknown"}) {
     expect_error(ExitCode::kBadConfig, {"test.json", type, "not supported"},
                  [&] { normalized(R"({"type":")" + std::string(type) + "\"}", ""); });
   }
@@ -169,6 +169,11 @@ TEST(PreTokenizer, WhitespaceKeepsWordsAndTheRestApart) {
               ElementsAre("Hey,", "man", "Good?"));
 }
 
+TEST(PreTokenizer, BertSeparatesWordsAndMarksOfPunctuation) {
+  EXPECT_THAT(pieces_of(R"({"type":"BertPreTokenizer"})", "Hey\xE3\x80\x80man,  $5!? \xC2\xBFno"),
+              ElementsAre("Hey", "man", ",", "$", "5", "!", "?", "\xC2\xBF", "no"));
+}
+
 TEST(PreTokenizer, PunctuationIsIsolatedUnlessToldOtherwise) {
   EXPECT_THAT(pieces_of(R"({"type":"Punctuation"})", "Hey friend!  $?"),
               ElementsAre("Hey friend", "!", "  ", "$", "?"));
@@ -185,8 +190,7 @@ TEST(PreTokenizer, OnlyTheFirstPieceIsAtTheStart) {
 }
 
 TEST(PreTokenizer, RefusesOthersByNameAndUnknownSettings) {
-  expect_error(ExitCode::kBadConfig, {"BertPreTokenizer"},
-               [] { pieces_of(R"({"type":"BertPreTokenizer"})", ""); });
+  expect_error(ExitCode::kBadConfig, {"FixedLength"}, [] { pieces_of(R"({"type":"FixedLength"})", ""); });
   expect_error(ExitCode::kBadConfig, {"behavior", "Sideways"},
                [] { split(R"({"String":"-"})", "Sideways", false, ""); });
   expect_error(ExitCode::kBadConfig, {"new_setting"},
@@ -260,9 +264,25 @@ TEST(PostProcessor, TemplatesSurroundTheText) {
                [&] { make_post_processor(node.node(), 9); });
 }
 
+TEST(PostProcessor, BertAndRobertaSurroundTheText) {
+  for (const char* json :
+       {R"({"type":"BertProcessing","sep":["[SEP]",3],"cls":["[CLS]",2]})",
+        R"({"type":"RobertaProcessing","sep":["</s>",3],"cls":["<s>",2],"trim_offsets":true,
+                               "add_prefix_space":false})"}) {
+    const PostProcessor post = make_post_processor(TestNode(json).node(), 10);
+    EXPECT_THAT(post.before, ElementsAre(2));
+    EXPECT_THAT(post.after, ElementsAre(3));
+  }
+}
+
 TEST(PostProcessor, RefusesOthersByNameAndBrokenTemplates) {
   const auto make = [](const char* json) { make_post_processor(TestNode(json).node(), 10); };
-  expect_error(ExitCode::kBadConfig, {"RobertaProcessing"}, [&] { make(R"({"type":"RobertaProcessing"})"); });
+  expect_error(ExitCode::kBadConfig, {"Unknown"}, [&] { make(R"({"type":"Unknown"})"); });
+  expect_error(ExitCode::kBadData, {"cls"}, [&] { make(R"({"type":"RobertaProcessing"})"); });
+  expect_error(ExitCode::kBadData, {"sep[1]", "from 0 to 9"},
+               [&] { make(R"({"type":"BertProcessing","cls":["c",1],"sep":["s",10]})"); });
+  expect_error(ExitCode::kBadData, {"sep", "a token and its id"},
+               [&] { make(R"({"type":"BertProcessing","cls":["c",1],"sep":["s"]})"); });
   expect_error(ExitCode::kBadData, {"single", "once"},
                [&] { make(R"({"type":"TemplateProcessing","single":[],"pair":[],"special_tokens":{}})"); });
   expect_error(ExitCode::kBadData, {"special_tokens.<s>"}, [&] {
@@ -341,9 +361,18 @@ TEST(Decoder, BpeSuffixEndsWords) {
   EXPECT_EQ(decoded(R"({"type":"BPEDecoder","suffix":"</w>"})", {"He", "y</w>", "you</w>"}), "Hey you");
 }
 
+TEST(Decoder, WordPieceJoinsWordsAndCleansUpWithinTokens) {
+  const char* plain = R"({"type":"WordPiece","prefix":"##","cleanup":false})";
+  EXPECT_EQ(decoded(plain, {"##uelo", "Ara", "##új", "##o", "No", "##guera", "."}),
+            "##uelo Araújo Noguera .");
+  const char* cleaned = R"({"type":"WordPiece","prefix":"##","cleanup":true})";
+  EXPECT_EQ(decoded(cleaned, {"it", "'", "s", ".", "'s", "n't", "?", "do not"}), "it ' s.'sn't? don't");
+  EXPECT_EQ(decoded(cleaned, {}), "");
+}
+
 TEST(Decoder, RefusesOthersByName) {
-  expect_error(ExitCode::kBadConfig, {"decoders[0]", "WordPiece"},
-               [] { decoded(R"({"type":"Sequence","decoders":[{"type":"WordPiece"}]})", {}); });
+  expect_error(ExitCode::kBadConfig, {"decoders[0]", "CTC"},
+               [] { decoded(R"({"type":"Sequence","decoders":[{"type":"CTC"}]})", {}); });
 }
 
 // Each replacement makes ten characters of one.

@@ -85,7 +85,7 @@ Vocabulary make_vocabulary(const LoadedTokenizer& loaded, const JsonNode& root, 
     all.types[static_cast<size_t>(id)] = type;
   };
   const std::string unknown = unknown_token(loaded, root);
-  for (const BpeTables::Token& token : file.tables.tokens) {
+  for (const ModelTables::Token& token : file.tables.tokens) {
     const std::string text(file.tables.token(token));
     const bool is_byte = !is_byte_level && is_byte_token(text);
     set(token.id, text, is_byte ? kByte : kNormal);
@@ -106,16 +106,16 @@ Vocabulary make_vocabulary(const LoadedTokenizer& loaded, const JsonNode& root, 
 // of tokenizer.json names them. So each token is scored by its first merge; that is the same order if every
 // way to cut a token in two is a merge, as Transformers writes SentencePiece models. `num_others` counts the
 // tokens for which it may not be.
-std::vector<float> scores_from_merges(const BpeTables& tables, const Vocabulary& all, int64_t* num_others) {
+std::vector<float> scores_from_merges(const ModelTables& tables, const Vocabulary& all, int64_t* num_others) {
   std::unordered_map<std::string_view, int32_t> ids;
-  for (const BpeTables::Token& token : tables.tokens) ids.emplace(tables.token(token), token.id);
+  for (const ModelTables::Token& token : tables.tokens) ids.emplace(tables.token(token), token.id);
   std::vector<float> scores(all.tokens.size(), 1.0f);  // above all others: not set yet
   std::unordered_set<std::string> merges;
   std::unordered_map<int32_t, int64_t> num_merges;
   int64_t num_scored = 0;
   int32_t last = -1;
   std::unordered_set<int32_t> others;
-  for (const BpeTables::Merge& merge : tables.merges) {
+  for (const ModelTables::Merge& merge : tables.merges) {
     const std::string_view left = tables.left(merge);
     const std::string joint = fmt::format("{}{}", left, tables.right(merge));
     const auto at = ids.find(joint);
@@ -179,7 +179,7 @@ bool sentencepiece_adds_space(const JsonNode& root) {
 void add_byte_level(const Tokenizer& tokenizer, const fs::path& path, const TokenizerFile& file,
                     const Vocabulary& all, std::vector<GgufField>* fields) {
   std::vector<std::string> merges;
-  for (const BpeTables::Merge& merge : file.tables.merges)
+  for (const ModelTables::Merge& merge : file.tables.merges)
     merges.push_back(fmt::format("{} {}", file.tables.left(merge), file.tables.right(merge)));
   fields->push_back({"tokenizer.ggml.model", GgufScalar(std::string("gpt2"))});
   fields->push_back({"tokenizer.ggml.pre", GgufScalar(gguf_pre_tokenizer(tokenizer, path))});
@@ -316,7 +316,7 @@ std::vector<GgufField> gguf_vocabulary(const fs::path& folder, const ModelConfig
   const TokenizerFile& file = loaded.file;
   const JsonNode root(file.document, origin);
   const bool is_byte_level = ends_in_byte_level(root["pre_tokenizer"]);
-  if (!is_byte_level && !root["model"]["byte_fallback"].boolean_or(false)) {
+  if (!file.has_merges || (!is_byte_level && !root["model"]["byte_fallback"].boolean_or(false))) {
     fail(ExitCode::kBadConfig,
          "{}: expected a byte-level BPE, or one with byte_fallback, found another: llama.cpp has no "
          "tokenizer for it",

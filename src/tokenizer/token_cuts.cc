@@ -37,7 +37,7 @@ int64_t Tokenizer::Impl::num_model_bytes(std::string_view text, bool at_start) c
 
 TokenCut Tokenizer::Impl::find_cut(std::string_view text, int64_t cut, bool at_start,
                                    std::span<const int64_t> barriers, std::span<const int32_t> ids,
-                                   BpeScratch* scratch_memory) const {
+                                   ModelScratch* scratch_memory) const {
   const std::string_view head = text.substr(0, static_cast<size_t>(cut));
   const std::vector<int64_t> ends = token_ends(ids);
   if (!ends.empty() && ends.back() == num_model_bytes(text, at_start)) {

@@ -13,7 +13,7 @@ namespace {
 // Borrows scratch memory for its lifetime.
 class BorrowedScratch {
  public:
-  BorrowedScratch(std::mutex* mutex, std::vector<std::unique_ptr<BpeScratch>>* pool)
+  BorrowedScratch(std::mutex* mutex, std::vector<std::unique_ptr<ModelScratch>>* pool)
       : mutex_(mutex), pool_(pool) {
     {
       const std::lock_guard lock(*mutex_);
@@ -22,7 +22,7 @@ class BorrowedScratch {
         pool_->pop_back();
       }
     }
-    if (scratch_ == nullptr) scratch_ = std::make_unique<BpeScratch>();
+    if (scratch_ == nullptr) scratch_ = std::make_unique<ModelScratch>();
   }
   ~BorrowedScratch() {
     const std::lock_guard lock(*mutex_);
@@ -31,12 +31,12 @@ class BorrowedScratch {
   BorrowedScratch(const BorrowedScratch&) = delete;
   BorrowedScratch& operator=(const BorrowedScratch&) = delete;
 
-  BpeScratch* get() { return scratch_.get(); }
+  ModelScratch* get() { return scratch_.get(); }
 
  private:
   std::mutex* mutex_;
-  std::vector<std::unique_ptr<BpeScratch>>* pool_;
-  std::unique_ptr<BpeScratch> scratch_;
+  std::vector<std::unique_ptr<ModelScratch>>* pool_;
+  std::unique_ptr<ModelScratch> scratch_;
 };
 
 // The barriers inside a segment, from its begin.
@@ -80,7 +80,7 @@ void Tokenizer::encode(std::string_view text, bool add_special_tokens, const Tex
   if (add_special_tokens) ids->insert(ids->end(), post.after.begin(), post.after.end());
 }
 
-void Tokenizer::Impl::encode_text(std::string_view text, const TextMarks& marks, BpeScratch* scratch_memory,
+void Tokenizer::Impl::encode_text(std::string_view text, const TextMarks& marks, ModelScratch* scratch_memory,
                                   std::vector<int32_t>* ids, std::vector<TokenCut>* cuts) const {
   std::vector<Segment> segments = {{0, static_cast<int64_t>(text.size()), -1}};
   if (added.has(/*normalized=*/false)) segments = added.find(text, /*normalized=*/false, marks.barriers);
@@ -111,7 +111,7 @@ void Tokenizer::Impl::encode_text(std::string_view text, const TextMarks& marks,
 }
 
 void Tokenizer::Impl::encode_segment(std::string_view text, bool at_start, std::span<const int64_t> barriers,
-                                     BpeScratch* scratch_memory, std::vector<int32_t>* ids) const {
+                                     ModelScratch* scratch_memory, std::vector<int32_t>* ids) const {
   NormalizedText normalized;
   std::vector<int64_t> normalized_barriers;
   if (normalizer != nullptr) {
@@ -147,7 +147,7 @@ void Tokenizer::Impl::encode_segment(std::string_view text, bool at_start, std::
   }
 }
 
-void Tokenizer::Impl::encode_piece(std::string_view text, bool at_start, BpeScratch* scratch_memory,
+void Tokenizer::Impl::encode_piece(std::string_view text, bool at_start, ModelScratch* scratch_memory,
                                    std::vector<int32_t>* ids) const {
   if (text.empty()) return;
   if (scanner) {
@@ -225,6 +225,10 @@ std::string Tokenizer::id_to_token(int32_t id) const { return std::string(impl_-
 std::optional<int32_t> Tokenizer::bos_id() const { return impl_->id_of_special("bos_token"); }
 std::optional<int32_t> Tokenizer::eos_id() const { return impl_->id_of_special("eos_token"); }
 std::optional<int32_t> Tokenizer::pad_id() const { return impl_->id_of_special("pad_token"); }
+
+std::optional<int32_t> Tokenizer::cls_id() const { return impl_->id_of_special("cls_token"); }
+std::optional<int32_t> Tokenizer::sep_id() const { return impl_->id_of_special("sep_token"); }
+std::optional<int32_t> Tokenizer::mask_id() const { return impl_->id_of_special("mask_token"); }
 
 const std::vector<std::pair<std::string, std::string>>& Tokenizer::named_special_tokens() const {
   return impl_->special_tokens;

@@ -1,4 +1,5 @@
-// Tokenizers from Hugging Face's tokenizer.json: byte-level and SentencePiece-style BPE.
+// Tokenizers from Hugging Face's tokenizer.json: byte-level and SentencePiece-style BPE, Unigram and
+// WordPiece.
 #pragma once
 
 #include <cstdint>
@@ -66,6 +67,9 @@ class Tokenizer {
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;
+  std::optional<int32_t> cls_id() const;
+  std::optional<int32_t> sep_id() const;
+  std::optional<int32_t> mask_id() const;
   // Another token that ends texts. Error(kBadConfig) if the vocabulary lacks it.
   void set_eos_token(const std::string& token);
   // bos_token, eos_token, ... and the model's own (image_token) with their texts.

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/model/bpe_model.h"
+#include "tokenizer/model/token_model.h"
 #include "tokenizer/pipeline/added_tokens.h"
 #include "tokenizer/pipeline/decoder.h"
 #include "tokenizer/pipeline/normalizer.h"
@@ -30,7 +30,7 @@ struct Tokenizer::Impl {
   std::unique_ptr<PreTokenizer> pre_tokenizer;
   std::optional<KnownSplit> known_split;  // if set, `scanner` does the pre-tokenizer's work
   std::optional<FastScanner> scanner;
-  std::optional<BpeModel> model;
+  std::unique_ptr<const TokenModel> model;
   bool use_caches = true;
   PostProcessor post_processor;
   std::vector<Decoder> decoders;
@@ -39,7 +39,7 @@ struct Tokenizer::Impl {
 
   // Scratch memory that threads borrow for a call; one per thread of the highest concurrency so far.
   std::mutex scratch_mutex;
-  std::vector<std::unique_ptr<BpeScratch>> scratch;
+  std::vector<std::unique_ptr<ModelScratch>> scratch;
 
   static std::unique_ptr<Impl> build(LoadedTokenizer loaded, const std::string& origin,
                                      TokenizerOptions options);
@@ -53,16 +53,16 @@ struct Tokenizer::Impl {
   void push(int32_t id, bool skip_special_tokens, DecodeStream* stream) const;
 
   // Fills *cuts with one entry per mark.
-  void encode_text(std::string_view text, const TextMarks& marks, BpeScratch* scratch,
+  void encode_text(std::string_view text, const TextMarks& marks, ModelScratch* scratch,
                    std::vector<int32_t>* ids, std::vector<TokenCut>* cuts) const;
   void encode_segment(std::string_view text, bool at_start, std::span<const int64_t> barriers,
-                      BpeScratch* scratch, std::vector<int32_t>* ids) const;
+                      ModelScratch* scratch, std::vector<int32_t>* ids) const;
   // The place `cut` of a segment among its ids.
   TokenCut find_cut(std::string_view text, int64_t cut, bool at_start, std::span<const int64_t> barriers,
-                    std::span<const int32_t> ids, BpeScratch* scratch) const;
+                    std::span<const int32_t> ids, ModelScratch* scratch) const;
   std::vector<int64_t> token_ends(std::span<const int32_t> ids) const;
   int64_t num_model_bytes(std::string_view text, bool at_start) const;
-  void encode_piece(std::string_view text, bool at_start, BpeScratch* scratch,
+  void encode_piece(std::string_view text, bool at_start, ModelScratch* scratch,
                     std::vector<int32_t>* ids) const;
 };
 

@@ -27,7 +27,9 @@ constexpr const char* kWords =
     "rstrip":true, "normalized":true, "special":true,
     "pre_tokenizer":{"type":"Metaspace","replacement":"b","prepend_scheme":"first"},
     "pre_tokenizer":{"type":"Split","pattern":{"Regex":"a+"},"behavior":"Contiguous","invert":false},
-    "normalizer":{"type":"Strip","strip_left":true,"strip_right":false}, ab <s> ␠ ▁ é 😀 'll 123 ␤␠␤)~"
+    "normalizer":{"type":"Strip","strip_left":true,"strip_right":false},
+    "Unigram" "WordPiece" "Precompiled" "BertNormalizer" "StripAccents" "Nmt" "BertPreTokenizer"
+    "BertProcessing" "RobertaProcessing" "unk_id":0, "lowercase":true, "##a" ["ab",-1.5], ab <s> ␠ ▁ é 😀 'll 123 ␤␠␤)~"
     " \xff";
 
 // A byte-level tokenizer with all bytes and Llama 3's split.
@@ -60,6 +62,27 @@ constexpr std::string_view kMetaspaceSeed =
     R"("<0xC3>":2,"<0xA9>":3,"\u2581":4,"a":5,"b":6,"c":7,"ab":8,"\u2581a":9,"\u2581ab":10,"\u2581\u2581":11},)"
     R"("merges":["a b","\u2581 a","\u2581 ab","\u2581 \u2581"]}})";
 
+// T5's form, with a charsmap without rules.
+constexpr std::string_view kUnigramSeed =
+    R"({"added_tokens":[{"id":1,"content":"</s>","special":true}],)"
+    R"("normalizer":{"type":"Precompiled","precompiled_charsmap":"BAAAAAAAAAA="},)"
+    R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"Metaspace",)"
+    R"("replacement":"\u2581","prepend_scheme":"always","split":true}]},)"
+    R"("post_processor":{"type":"RobertaProcessing","sep":["</s>",1],"cls":["</s>",1],"trim_offsets":true,)"
+    R"("add_prefix_space":true},"decoder":{"type":"Metaspace","replacement":"\u2581"},)"
+    R"("model":{"type":"Unigram","unk_id":0,"byte_fallback":true,"vocab":[["<unk>",0],["</s>",0],["\u2581",-2],)"
+    R"(["a",-3.25],["b",-3.5],["ab",-4.1],["\u2581ab",-4.9],["<0xC3>",-9],["<0xA9>",-9]]}})";
+
+// BERT's form.
+constexpr std::string_view kWordPieceSeed =
+    R"({"added_tokens":[{"id":1,"content":"[CLS]","special":true}],)"
+    R"("normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"strip_accents":null,)"
+    R"("lowercase":true},"pre_tokenizer":{"type":"BertPreTokenizer"},)"
+    R"("post_processor":{"type":"BertProcessing","sep":["[CLS]",1],"cls":["[CLS]",1]},)"
+    R"("decoder":{"type":"WordPiece","prefix":"##","cleanup":true},)"
+    R"("model":{"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##",)"
+    R"("max_input_chars_per_word":10,"vocab":{"[UNK]":0,"[CLS]":1,"a":2,"##b":3,"##bc":4,",":5,"##e":6}}})";
+
 void check_text(const Tokenizer& tokenizer, const Tokenizer& reference, std::string_view text) {
   const std::vector<int32_t> ids = tokenizer.encode(text);
   if (reference.encode(text) != ids) std::abort();
@@ -73,7 +96,9 @@ void check_text(const Tokenizer& tokenizer, const Tokenizer& reference, std::str
 
 std::vector<std::string> seeds() {
   return {byte_level_seed() + '\0' + "ab aba aaaaaaaaa <s> x'll 1234\n\n caf\xC3\xA9",
-          std::string(kMetaspaceSeed) + '\0' + " ab  a<s> abc\xC3\xA9 b"};
+          std::string(kMetaspaceSeed) + '\0' + " ab  a<s> abc\xC3\xA9 b",
+          std::string(kUnigramSeed) + '\0' + " ab  xa</s> abc\xC3\xA9x b",
+          std::string(kWordPieceSeed) + '\0' + " Ab, abc[CLS] \xC3\xA9 abbc"};
 }
 
 void check(std::string_view input) {

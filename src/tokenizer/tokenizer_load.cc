@@ -8,6 +8,9 @@
 #include "base/text.h"
 #include "formats/file_kind.h"
 #include "formats/json.h"
+#include "tokenizer/model/bpe_model.h"
+#include "tokenizer/model/unigram_model.h"
+#include "tokenizer/model/word_piece_model.h"
 #include "tokenizer/settings/loaded_tokenizer.h"
 #include "tokenizer/tokenizer_impl.h"
 
@@ -18,9 +21,10 @@ namespace {
 constexpr int64_t kMaxFreeIds = int64_t{1} << 20;
 
 // The number of ids. Checks that vocabulary and added tokens are consistent.
-int64_t check_ids(const BpeTables& tables, const std::vector<AddedToken>& added, const std::string& origin) {
+int64_t check_ids(const ModelTables& tables, const std::vector<AddedToken>& added,
+                  const std::string& origin) {
   int64_t highest = -1;
-  for (const BpeTables::Token& token : tables.tokens) highest = std::max<int64_t>(highest, token.id);
+  for (const ModelTables::Token& token : tables.tokens) highest = std::max<int64_t>(highest, token.id);
   for (const AddedToken& token : added) highest = std::max<int64_t>(highest, token.id);
   const auto num_tokens = static_cast<int64_t>(tables.tokens.size() + added.size());
   if (highest >= num_tokens + kMaxFreeIds) {
@@ -29,7 +33,7 @@ int64_t check_ids(const BpeTables& tables, const std::vector<AddedToken>& added,
   }
   // The token of each id; a null view if there is none.
   std::vector<std::string_view> token_of(static_cast<size_t>(highest + 1));
-  for (const BpeTables::Token& token : tables.tokens) {
+  for (const ModelTables::Token& token : tables.tokens) {
     std::string_view& slot = token_of[static_cast<size_t>(token.id)];
     if (slot.data() != nullptr) {
       fail(ExitCode::kBadData, "{}: model.vocab: \"{}\" and \"{}\" have the same id {}", origin,
@@ -48,9 +52,22 @@ int64_t check_ids(const BpeTables& tables, const std::vector<AddedToken>& added,
   return highest + 1;
 }
 
-BpeOptions read_model_options(const JsonNode& model) {
+enum class ModelKind { kBpe, kUnigram, kWordPiece };
+
+// Files from before tokenizers 0.10 do not say the type.
+ModelKind kind_of_model(const JsonNode& model, bool has_scores) {
   const JsonNode type = model["type"];
-  if (!type.is_null() && type.string() != "BPE") model.not_supported("model", type.string());
+  if (type.is_null()) {
+    if (has_scores) return ModelKind::kUnigram;
+    return model["max_input_chars_per_word"].is_null() ? ModelKind::kBpe : ModelKind::kWordPiece;
+  }
+  if (type.string() == "BPE") return ModelKind::kBpe;
+  if (type.string() == "Unigram") return ModelKind::kUnigram;
+  if (type.string() == "WordPiece") return ModelKind::kWordPiece;
+  model.not_supported("model", type.string());
+}
+
+BpeOptions read_bpe_options(const JsonNode& model) {
   model.expect_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                      "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (model["dropout"].number_or(0) != 0)
@@ -66,12 +83,10 @@ BpeOptions read_model_options(const JsonNode& model) {
   return options;
 }
 
-void build_model(const JsonNode& root, const TokenizerFile& file, TokenizerOptions how,
-                 Tokenizer::Impl* impl) {
+std::unique_ptr<TokenModel> make_bpe(const JsonNode& root, const TokenizerFile& file, TokenizerOptions how,
+                                     Tokenizer::Impl* impl) {
   const JsonNode model = root["model"];
-  model.object();
-  BpeOptions options = read_model_options(model);
-  if (!file.has_vocab) model["vocab"].expected("an object of tokens and ids");
+  BpeOptions options = read_bpe_options(model);
   if (!file.has_merges) model["merges"].expected("a list");
   const JsonNode pre_tokenizer = root["pre_tokenizer"];
   options.raw_bytes = !how.reference && ends_in_byte_level(pre_tokenizer) &&
@@ -81,9 +96,47 @@ void build_model(const JsonNode& root, const TokenizerFile& file, TokenizerOptio
       make_pre_tokenizer(pre_tokenizer, {.raw_bytes = options.raw_bytes, .fast_scanner = !how.reference});
   if (options.raw_bytes) impl->known_split = known_split(pre_tokenizer);
   if (impl->known_split) impl->scanner.emplace(impl->known_split->pattern);
+  return std::make_unique<BpeModel>(file.tables, impl->num_ids, std::move(options), model.where());
+}
+
+std::unique_ptr<TokenModel> make_unigram(const JsonNode& model, const TokenizerFile& file, int64_t num_ids) {
+  model.expect_keys({"type", "unk_id", "byte_fallback", "vocab"});
+  UnigramOptions options;
+  options.byte_fallback = model["byte_fallback"].boolean_or(false);
+  if (const JsonNode id = model["unk_id"]; !id.is_null())
+    options.unk_id = static_cast<int32_t>(id.integer(0, std::ssize(file.tables.tokens) - 1));
+  return std::make_unique<UnigramModel>(file.tables, num_ids, options, model.where());
+}
+
+std::unique_ptr<TokenModel> make_word_piece(const JsonNode& model, const TokenizerFile& file,
+                                            int64_t num_ids) {
+  model.expect_keys({"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
+  WordPieceOptions options;
+  options.unk_token = model["unk_token"].string();
+  options.continuing_subword_prefix = model["continuing_subword_prefix"].string();
+  options.max_input_chars_per_word = model["max_input_chars_per_word"].integer(0);
+  return std::make_unique<WordPieceModel>(file.tables, num_ids, std::move(options), model.where());
+}
+
+void build_model(const JsonNode& root, const TokenizerFile& file, TokenizerOptions how,
+                 Tokenizer::Impl* impl) {
+  const JsonNode model = root["model"];
+  model.object();
+  const ModelKind kind = kind_of_model(model, file.has_scores);
+  if (kind == ModelKind::kUnigram) {
+    if (!file.has_scores) model["vocab"].expected("a list of tokens and scores");
+  } else if (!file.has_vocab || file.has_scores) {
+    model["vocab"].expected("an object of tokens and ids");
+  }
   impl->use_caches = !how.reference;
-  impl->model.emplace(file.tables, impl->num_ids, std::move(options), model.where());
-  for (const BpeTables::Token& token : file.tables.tokens) {
+  if (kind == ModelKind::kBpe) {
+    impl->model = make_bpe(root, file, how, impl);
+  } else {
+    impl->pre_tokenizer = make_pre_tokenizer(root["pre_tokenizer"], {.fast_scanner = !how.reference});
+    impl->model = kind == ModelKind::kUnigram ? make_unigram(model, file, impl->num_ids)
+                                              : make_word_piece(model, file, impl->num_ids);
+  }
+  for (const ModelTables::Token& token : file.tables.tokens) {
     if (impl->model->tokens().find(file.tables.token(token)) != token.id) {
       fail(ExitCode::kBadData, "{}.vocab[\"{}\"]: the token appears twice", model.where(),
            printable(file.tables.token(token)));

@@ -19,18 +19,11 @@ bool crosses_metaspace(std::string_view left, std::string_view right) {
   return right.starts_with(kMetaspace) && !left.ends_with(kMetaspace);
 }
 
-TokenTable spelled_tokens(const BpeTables& tables, int64_t num_ids) {
-  std::vector<std::pair<int32_t, std::string_view>> tokens;
-  tokens.reserve(tables.tokens.size());
-  for (const BpeTables::Token& token : tables.tokens) tokens.emplace_back(token.id, tables.token(token));
-  return {tokens, num_ids};
-}
-
 // The bytes that the tokens in the byte-level alphabet stand for.
-TokenTable byte_tokens(const BpeTables& tables, int64_t num_ids) {
+TokenTable byte_tokens(const ModelTables& tables, int64_t num_ids) {
   std::string text;
   std::vector<std::pair<int32_t, size_t>> ends;
-  for (const BpeTables::Token& token : tables.tokens) {
+  for (const ModelTables::Token& token : tables.tokens) {
     const std::optional<std::string> bytes = byte_level_decode(tables.token(token));
     if (!bytes) continue;
     text += *bytes;
@@ -48,9 +41,9 @@ TokenTable byte_tokens(const BpeTables& tables, int64_t num_ids) {
 
 }  // namespace
 
-BpeModel::BpeModel(const BpeTables& tables, int64_t num_ids, BpeOptions options, const std::string& where)
-    : options_(std::move(options)),
-      tokens_(spelled_tokens(tables, num_ids)),
+BpeModel::BpeModel(const ModelTables& tables, int64_t num_ids, BpeOptions options, const std::string& where)
+    : TokenModel(TokenTable(tables, num_ids)),
+      options_(std::move(options)),
       merges_(static_cast<int64_t>(tables.merges.size())) {
   if (options_.raw_bytes) raw_tokens_ = byte_tokens(tables, num_ids);
   for (int byte = 0; byte < 256; ++byte) {
@@ -103,9 +96,9 @@ bool BpeModel::may_cut_before_metaspace() const {
   return !whole_words && tokens_.find(kMetaspace).has_value() && (all_fall_back || visible_unknown);
 }
 
-bool BpeModel::has_all_bytes(const BpeTables& tables) {
+bool BpeModel::has_all_bytes(const ModelTables& tables) {
   std::array<bool, 256> seen{};
-  for (const BpeTables::Token& token : tables.tokens) {
+  for (const ModelTables::Token& token : tables.tokens) {
     if (token.size_bytes > 2) continue;
     const std::optional<std::string> bytes = byte_level_decode(tables.token(token));
     if (bytes && bytes->size() == 1) seen[static_cast<unsigned char>((*bytes)[0])] = true;
@@ -113,21 +106,7 @@ bool BpeModel::has_all_bytes(const BpeTables& tables) {
   return std::all_of(seen.begin(), seen.end(), [](bool b) { return b; });
 }
 
-void BpeModel::encode_word(std::string_view word, int64_t readable_bytes, BpeScratch* scratch,
-                           std::vector<int32_t>* ids) const {
-  if (word.size() > static_cast<size_t>(WordCache::kMaxWordBytes) || word.empty())
-    return encode_word_uncached(word, scratch, ids);
-  const WordCache::Key key = WordCache::make_key(word, readable_bytes);
-  if (const WordCache::Entry* entry = scratch->cache.find(key)) {
-    ids->insert(ids->end(), entry->ids.data(), entry->ids.data() + entry->num_ids);
-    return;
-  }
-  const size_t former_size = ids->size();
-  encode_word_uncached(word, scratch, ids);
-  scratch->cache.insert(key, std::span<const int32_t>(*ids).subspan(former_size));
-}
-
-void BpeModel::encode_word_uncached(std::string_view word, BpeScratch* scratch,
+void BpeModel::encode_word_uncached(std::string_view word, ModelScratch* scratch,
                                     std::vector<int32_t>* ids) const {
   if (word.empty()) return;
   if (options_.ignore_merges) {
@@ -202,7 +181,7 @@ std::optional<int64_t> BpeModel::num_bytes(int32_t id) const {
   return text ? std::optional(std::ssize(*text)) : std::nullopt;
 }
 
-void BpeModel::encode_text(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const {
+void BpeModel::encode_text(std::string_view text, ModelScratch* scratch, std::vector<int32_t>* ids) const {
   if (!cut_before_metaspace_) return encode_word_uncached(text, scratch, ids);
   size_t begin = 0;
   while (begin < text.size()) {

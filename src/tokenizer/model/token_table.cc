@@ -3,8 +3,8 @@
 
 #include <bit>
 
-#include "base/error.h"
-#include "tokenizer/model/bpe_model.h"
+#include "tokenizer/model/token_model.h"
+#include "tokenizer/model/word_merger.h"
 
 namespace tessera {
 
@@ -30,6 +30,17 @@ TokenTable::TokenTable(const std::vector<std::pair<int32_t, std::string_view>>& 
     slots_[at] = id;
   }
 }
+
+TokenTable::TokenTable(const ModelTables& tables, int64_t num_ids)
+    : TokenTable(
+          [&tables] {
+            std::vector<std::pair<int32_t, std::string_view>> tokens;
+            tokens.reserve(tables.tokens.size());
+            for (const ModelTables::Token& token : tables.tokens)
+              tokens.emplace_back(token.id, tables.token(token));
+            return tokens;
+          }(),
+          num_ids) {}
 
 std::optional<int32_t> TokenTable::find(std::string_view token) const {
   if (slots_.empty()) return std::nullopt;

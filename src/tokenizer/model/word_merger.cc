@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "tokenizer/model/bpe_model.h"
+#include "tokenizer/model/word_merger.h"
 
 namespace tessera {
 namespace {

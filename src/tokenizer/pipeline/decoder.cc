@@ -216,6 +216,34 @@ class SuffixStage final : public TokenStage {
   std::optional<std::string> held_;
 };
 
+// A token that continues a word loses its prefix, every other but the first gets a space in front. `cleanup`
+// takes spaces from punctuation and contractions, in each token by itself.
+class WordPieceStage final : public TokenStage {
+ public:
+  WordPieceStage(const std::string& prefix, bool cleanup) : prefix_(prefix), cleanup_(cleanup) {}
+
+ protected:
+  void token(std::string_view text) override {
+    std::string out(text);
+    if (!std::exchange(is_first_, false))
+      out = text.starts_with(prefix_) ? out.substr(prefix_.size()) : " " + out;
+    next_->push(cleanup_ ? cleaned(std::move(out)) : out, /*ends_token=*/true);
+  }
+
+ private:
+  static std::string cleaned(std::string text) {
+    static constexpr std::pair<const char*, const char*> kRules[] = {
+        {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+        {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    for (const auto& [from, to] : kRules) text = replace_all(text, std::string(from), to);
+    return text;
+  }
+
+  std::string prefix_;
+  bool cleanup_;
+  bool is_first_ = true;
+};
+
 // No decoder: a space between tokens.
 class JoinStage final : public DecodeStage {
  public:
@@ -268,6 +296,13 @@ Decoder make_suffix(const JsonNode& node) {
   return {[suffix = node["suffix"].string()] { return std::make_unique<SuffixStage>(suffix); }};
 }
 
+Decoder make_word_piece(const JsonNode& node) {
+  node.expect_keys({"type", "prefix", "cleanup"});
+  return {[prefix = node["prefix"].string(), cleanup = node["cleanup"].boolean()] {
+    return std::make_unique<WordPieceStage>(prefix, cleanup);
+  }};
+}
+
 constexpr std::pair<std::string_view, Decoder (*)(const JsonNode&)> kDecoders[] = {
     {"BPEDecoder", make_suffix},
     {"ByteFallback", [](const JsonNode& node) { return plain<ByteFallbackStage>(node); }},
@@ -276,6 +311,7 @@ constexpr std::pair<std::string_view, Decoder (*)(const JsonNode&)> kDecoders[] 
     {"Metaspace", make_metaspace},
     {"Replace", make_replace},
     {"Strip", make_strip},
+    {"WordPiece", make_word_piece},
 };
 
 }  // namespace

@@ -33,7 +33,8 @@ struct Decoder {
 };
 
 // The stages of a decoder in order. Supported: null (tokens joined by spaces), Sequence, ByteLevel,
-// ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder; any other is Error(kBadConfig) with its name.
+// ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder, WordPiece; any other is Error(kBadConfig) with
+// its name.
 std::vector<Decoder> make_decoders(const JsonNode& node);
 
 class DecodeStream {

@@ -33,8 +33,8 @@ class Normalizer {
   std::vector<NormalizerStep> steps_;
 };
 
-// nullptr for null. Supported: Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase, Strip; any other
-// is Error(kBadConfig) with its name.
+// nullptr for null. Supported: Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Nmt, Lowercase, Strip,
+// StripAccents, Precompiled, BertNormalizer; any other is Error(kBadConfig) with its name.
 std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node);
 
 }  // namespace tessera

@@ -35,12 +35,30 @@ PostProcessor make_template(const JsonNode& node, int64_t num_ids) {
   return out;
 }
 
+// cls before the text and sep after it, each a token and its id.
+PostProcessor make_cls_sep(const JsonNode& node, int64_t num_ids) {
+  const auto id_of = [&](const char* name) {
+    const std::vector<JsonNode> pair = node[name].list();
+    if (pair.size() != 2 || !pair[0].is_string()) node[name].expected("a token and its id");
+    return static_cast<int32_t>(pair[1].integer(0, num_ids - 1));
+  };
+  return {{id_of("cls")}, {id_of("sep")}};
+}
+
 }  // namespace
 
 PostProcessor make_post_processor(const JsonNode& node, int64_t num_ids) {
   if (node.is_null()) return {};
   const std::string& type = node.type();
   if (type == "TemplateProcessing") return make_template(node, num_ids);
+  if (type == "BertProcessing") {
+    node.expect_keys({"type", "sep", "cls"});
+    return make_cls_sep(node, num_ids);
+  }
+  if (type == "RobertaProcessing") {  // the other two change offsets only
+    node.expect_keys({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
+    return make_cls_sep(node, num_ids);
+  }
   if (type == "ByteLevel") {
     node.expect_keys({"type", "add_prefix_space", "use_regex", "trim_offsets"});
     return {};

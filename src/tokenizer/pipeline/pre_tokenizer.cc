@@ -192,6 +192,17 @@ Step punctuation_step(const JsonNode& node, const Options&) {
   return char_step<is_punctuation>(behavior.is_null() ? Behavior::kIsolated : behavior_of(behavior));
 }
 
+// Words, and marks of punctuation one by one.
+Step bert_step(const JsonNode& node, const Options&) {
+  node.expect_keys({"type"});
+  return [](Pieces* pieces) {
+    split_pieces(pieces, Behavior::kRemoved,
+                 [](std::string_view text) { return divide_by_char(text, is_whitespace); });
+    split_pieces(pieces, Behavior::kIsolated,
+                 [](std::string_view text) { return divide_by_char(text, is_punctuation); });
+  };
+}
+
 Step whitespace_split_step(const JsonNode& node, const Options&) {
   node.expect_keys({"type"});
   return char_step<is_whitespace>(Behavior::kRemoved);
@@ -224,13 +235,10 @@ Step whitespace_step(const JsonNode& node, const Options&) {
 }
 
 constexpr std::pair<std::string_view, Step (*)(const JsonNode&, const Options&)> kPreTokenizers[] = {
-    {"ByteLevel", byte_level_step},
-    {"Digits", digits_step},
-    {"Metaspace", metaspace_step},
-    {"Punctuation", punctuation_step},
-    {"Split", split_step},
-    {"Whitespace", whitespace_step},
-    {"WhitespaceSplit", whitespace_split_step},
+    {"BertPreTokenizer", bert_step},   {"ByteLevel", byte_level_step},
+    {"Digits", digits_step},           {"Metaspace", metaspace_step},
+    {"Punctuation", punctuation_step}, {"Split", split_step},
+    {"Whitespace", whitespace_step},   {"WhitespaceSplit", whitespace_split_step},
 };
 
 }  // namespace

@@ -51,7 +51,7 @@ struct PreTokenizerOptions {
 };
 
 // nullptr for null. Supported: Sequence, Split, ByteLevel, Metaspace, Digits, Whitespace, WhitespaceSplit,
-// Punctuation; any other is Error(kBadConfig) with its name.
+// Punctuation, BertPreTokenizer; any other is Error(kBadConfig) with its name.
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonNode& node, const PreTokenizerOptions& options);
 
 // Whether the last step is the only ByteLevel, so that the model may work on bytes.

@@ -41,6 +41,13 @@ bool has_property(char32_t code_point, uint32_t category_mask) {
   return (U_GET_GC_MASK(static_cast<UChar32>(code_point)) & category_mask) != 0;
 }
 
+// Whether a character is in that version of Unicode.
+bool is_in_version(char32_t code_point, int version) {
+  UVersionInfo added;
+  u_charAge(static_cast<UChar32>(code_point), added);
+  return added[0] > 0 && (added[0] < version || (added[0] == version && added[1] == 0));
+}
+
 }  // namespace
 
 int64_t last_char_begin(std::string_view text) {
@@ -131,9 +138,27 @@ int64_t trailing_whitespace(std::string_view text) {
 
 bool is_numeric(char32_t code_point) { return has_property(code_point, U_GC_N_MASK); }
 
+// The characters named below have had another category since.
 bool is_punctuation(char32_t code_point) {
-  const bool ascii_symbol = code_point < 0x80 && has_property(code_point, U_GC_S_MASK);
-  return ascii_symbol || has_property(code_point, U_GC_P_MASK);
+  if (code_point < 0x80) return has_property(code_point, U_GC_P_MASK | U_GC_S_MASK);
+  if (code_point == 0x166D) return true;
+  return code_point != 0x111C9 && has_property(code_point, U_GC_P_MASK) && is_in_version(code_point, 8);
+}
+
+bool is_nonspacing_mark(char32_t code_point) {
+  if (code_point == 0x1734) return true;
+  const bool is_later =
+      code_point == 0x1885 || code_point == 0x1886 || code_point == 0xA9BD || code_point == 0x111C9;
+  return !is_later && has_property(code_point, U_GC_MN_MASK) && is_in_version(code_point, 8);
+}
+
+bool is_other(char32_t code_point) {
+  return has_property(code_point, U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK) && is_in_version(code_point, 8);
+}
+
+bool is_combining_mark(char32_t code_point) {
+  if (code_point == 0x1CF2 || code_point == 0x1CF3) return true;
+  return code_point != 0x111C9 && has_property(code_point, U_GC_M_MASK) && is_in_version(code_point, 9);
 }
 
 bool is_word_char(char32_t code_point) {

@@ -72,8 +72,13 @@ class CharClassTable {
 bool is_whitespace(char32_t code_point);            // White_Space
 int64_t leading_whitespace(std::string_view text);  // bytes of it
 int64_t trailing_whitespace(std::string_view text);
-bool is_numeric(char32_t code_point);      // N: Nd, Nl, No
-bool is_punctuation(char32_t code_point);  // P, and the ASCII symbols
-bool is_word_char(char32_t code_point);    // \w of Rust's regex: Alphabetic, M, Nd, Pc, Join_Control
+bool is_numeric(char32_t code_point);    // N: Nd, Nl, No
+bool is_word_char(char32_t code_point);  // \w of Rust's regex: Alphabetic, M, Nd, Pc, Join_Control
+
+// Properties as of the Unicode version that tokenizers has them from, which has fewer characters than ICU's.
+bool is_punctuation(char32_t code_point);      // Unicode 8: P, and the ASCII symbols
+bool is_nonspacing_mark(char32_t code_point);  // Unicode 8: Mn
+bool is_other(char32_t code_point);            // Unicode 8: Cc, Cf, Co
+bool is_combining_mark(char32_t code_point);   // Unicode 9: M
 
 }  // namespace tessera

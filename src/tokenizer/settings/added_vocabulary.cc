@@ -4,9 +4,9 @@
 
 namespace tessera {
 
-AddedVocabulary::AddedVocabulary(const BpeTables& tables) {
+AddedVocabulary::AddedVocabulary(const ModelTables& tables) {
   vocabulary_.reserve(tables.tokens.size());
-  for (const BpeTables::Token& token : tables.tokens) vocabulary_.emplace(tables.token(token), token.id);
+  for (const ModelTables::Token& token : tables.tokens) vocabulary_.emplace(tables.token(token), token.id);
 }
 
 int32_t AddedVocabulary::next_id() const {

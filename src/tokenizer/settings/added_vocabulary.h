@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "tokenizer/model/bpe_model.h"
+#include "tokenizer/model/model_tables.h"
 #include "tokenizer/pipeline/added_tokens.h"
 
 namespace tessera {
@@ -16,7 +16,7 @@ namespace tessera {
 class AddedVocabulary {
  public:
   // The tables outlive it.
-  explicit AddedVocabulary(const BpeTables& tables);
+  explicit AddedVocabulary(const ModelTables& tables);
 
   // Adds a token or changes the flags of one. Its id is the vocabulary's, or else the next free one as
   // tokenizers counts: after the highest added id or the number of tokens in the vocabulary. `token.id` is

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "formats/json.h"
 #include "io/file.h"
+#include "tokenizer/pipeline/post_processor.h"
 #include "tokenizer/regex/fast_scanner.h"
 #include "tokenizer/settings/added_vocabulary.h"
 #include "tokenizer/settings/special_tokens.h"
@@ -24,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Part of every fingerprint; increment it when the same file gives different ids.
-constexpr uint64_t kEncodingVersion = 1;
+constexpr uint64_t kEncodingVersion = 2;
 
 uint64_t fingerprint_of(std::string_view json) {
   return hash_name(json) ^ kEncodingVersion * 0x9E3779B97F4A7C15u;
@@ -56,7 +57,7 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& node) {
 }
 
 // The tokens as tokenizers adds them: it counts ids itself.
-void add_tokens_of_file(const std::vector<AddedToken>& tokens, const BpeTables& tables,
+void add_tokens_of_file(const std::vector<AddedToken>& tokens, const ModelTables& tables,
                         const std::string& origin, AddedVocabulary* vocabulary) {
   for (const AddedToken& token : tokens) {
     const std::optional<int32_t> known = vocabulary->find(token.content);
@@ -67,7 +68,7 @@ void add_tokens_of_file(const std::vector<AddedToken>& tokens, const BpeTables& 
     vocabulary->add(token);
     const std::optional<int32_t> id = vocabulary->find(token.content);
     if (!id || *id == token.id) continue;
-    for (const BpeTables::Token& other : tables.tokens) {
+    for (const ModelTables::Token& other : tables.tokens) {
       if (other.id != token.id) continue;
       fail(ExitCode::kBadData, "{}: the added token \"{}\" has the id {} of \"{}\"", origin,
            printable(token.content), token.id, printable(tables.token(other)));
@@ -113,7 +114,10 @@ void warn_without_effect(const JsonNode& config, const ChosenClass& chosen, cons
                     "what is added, as in Transformers 5",
                     here, key, is_true(key.c_str()), adds ? "adds" : "does not add", printable(text)));
   }
-  if (is_true("do_lower_case") && document.dump().find("\"Lowercase\"") == std::string::npos) {
+  const std::string steps_before = document.value("normalizer", Json()).dump();
+  const bool lowers = steps_before.find("\"Lowercase\"") != std::string::npos ||
+                      steps_before.find("\"lowercase\":true") != std::string::npos;
+  if (is_true("do_lower_case") && !lowers) {
     warn_once(fmt::format("{}: do_lower_case true has no effect: tokenizer.json has no normalizer Lowercase",
                           here));
   }
@@ -220,6 +224,7 @@ class FolderLoader {
     const JsonNode model(model_, model_origin_);
     const bool is_byte_level = text_.find("\"ByteLevel\"") != std::string::npos;
     chosen_ = choose_tokenizer_class(config, model, is_byte_level);
+    if (!builds_model_of(chosen_.kind, document)) chosen_.kind = TokenizerClass::kOther;
     Json rebuilt = rebuilt_by_class(chosen_.kind, config, document);
     SpecialTokens special = read_special_tokens(folder_, config_origin_, root, own);
     AddedVocabulary by_class = added_by(loaded.file.tables, chosen_.kind, own, special);
@@ -236,7 +241,8 @@ class FolderLoader {
     } else if (chosen_.kind != TokenizerClass::kFile) {
       AddedVocabulary by_file = added_by(loaded.file.tables, TokenizerClass::kFile, own, special);
       if (chosen_.kind == TokenizerClass::kOther || !cut_alike(document, rebuilt) ||
-          !same_tokens(by_class.tokens(), by_file.tokens())) {
+          !same_tokens(by_class.tokens(), by_file.tokens()) ||
+          !adds_alike(root["post_processor"], with_defaults(special, chosen_.kind), by_class)) {
         warn_about_class(type_of(model));
         by_class = std::move(by_file);
         defaults_apply_ = false;
@@ -255,15 +261,45 @@ class FolderLoader {
  private:
   static std::string type_of(const JsonNode& model) { return model["model_type"].string_or(""); }
 
-  AddedVocabulary added_by(const BpeTables& tables, TokenizerClass kind, const std::vector<AddedToken>& own,
+  AddedVocabulary added_by(const ModelTables& tables, TokenizerClass kind, const std::vector<AddedToken>& own,
                            const SpecialTokens& special) const {
     AddedVocabulary vocabulary(tables);
     const bool is_rebuilt = kind != TokenizerClass::kFile && kind != TokenizerClass::kOther;
     if (!is_rebuilt) add_tokens_of_file(own, tables, origin_, &vocabulary);
-    add_special_tokens(special, with_defaults(special, kind), &vocabulary);
+    add_special_tokens(kind == TokenizerClass::kT5 ? with_sentinels(special) : special,
+                       with_defaults(special, kind), &vocabulary);
     if (kind == TokenizerClass::kQwen2)
       add_all_as_special(special, with_defaults(special, kind), &vocabulary);
     return vocabulary;
+  }
+
+  // T5Tokenizer has the tokens <extra_id_0>, ..., 100 unless extra_ids says otherwise.
+  SpecialTokens with_sentinels(SpecialTokens special) const {
+    const int64_t count = JsonNode(config_, config_origin_)["extra_ids"].integer_or(100);
+    for (int64_t i = 0; i < std::min<int64_t>(count, 1000); ++i) {
+      NamedToken token = {"", {.content = fmt::format("<extra_id_{}>", i), .special = true}, true};
+      const auto is_same = [&](const NamedToken& other) {
+        return other.token.content == token.token.content;
+      };
+      if (std::ranges::none_of(special.extra, is_same)) special.extra.push_back(std::move(token));
+    }
+    return special;
+  }
+
+  // Whether the file's post-processor puts the tokens around a text that the class does.
+  bool adds_alike(const JsonNode& post, const std::vector<NamedToken>& named,
+                  const AddedVocabulary& vocabulary) const {
+    const SurroundingTokens tokens = surrounding_tokens(chosen_.kind);
+    if (tokens.before.empty() && tokens.after.empty()) return true;  // the class keeps the file's
+    const auto ids_of = [&](const std::vector<std::string>& names) {
+      std::vector<int32_t> ids;
+      for (const std::string& name : names) {
+        const auto token = std::ranges::find(named, name, &NamedToken::name);
+        if (token != named.end()) ids.push_back(vocabulary.find(token->token.content).value_or(-1));
+      }
+      return ids;
+    };
+    return make_post_processor(post, INT32_MAX) == PostProcessor{ids_of(tokens.before), ids_of(tokens.after)};
   }
 
   void name_special_tokens(const AddedVocabulary& vocabulary, const SpecialTokens& special,

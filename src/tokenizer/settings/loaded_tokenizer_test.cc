@@ -210,6 +210,8 @@ TEST_F(LoadedTokenizerTest, LlamaTokenizerBuildsItsOwnPipeline) {
   // A model type whose class is not taken from the folder.
   folder_.write("config.json", R"({"model_type":"mistral"})");
   EXPECT_EQ(ids(llama).first, (Ids{259, 262, 2, 262}));
+  folder_.write("config.json", R"({"model_type":"phi3"})");
+  EXPECT_EQ(ids(llama + R"(,"legacy":false)").first, (Ids{259, 262, 2, 262}));
 }
 
 TEST_F(LoadedTokenizerTest, WarnsOfSettingsWithoutEffect) {
@@ -239,6 +241,48 @@ TEST_F(LoadedTokenizerTest, WarnsWhereTransformersBuildsAnotherTokenizer) {
   folder_.write("config.json", R"({"model_type":"qwen2"})");
   EXPECT_THAT(warnings(R"({"tokenizer_class":"PreTrainedTokenizerFast"})"),
               testing::HasSubstr("every folder of a qwen2 model as Qwen2Tokenizer"));
+}
+
+// Folders with the files of tests/data/tokenizers, opened by the class that their settings or the model name.
+TEST_F(LoadedTokenizerTest, EncodersAreOpenedByTheirClasses) {
+  const auto open = [&](const char* name, const std::string& config, const std::string& model) {
+    const auto source = data_folder() / "tokenizers" / name;
+    folder_.write("tokenizer.json", read_text_file(source / "tokenizer.json"));
+    folder_.write("config.json", model);
+    return warnings(config.empty() ? read_text_file(source / "tokenizer_config.json") : config);
+  };
+  EXPECT_EQ(open("t5", "", "{}"), "");
+  EXPECT_EQ(open("t5", R"({"extra_ids":3})", R"({"model_type":"t5"})"), "");
+  const Tokenizer t5 = Tokenizer::open(folder_.path());
+  EXPECT_EQ(t5.eos_id(), 1);
+  EXPECT_EQ(t5.pad_id(), 0);
+  EXPECT_EQ(t5.vocab_size(), 263);
+  // There are three sentinels, and the class adds the others.
+  EXPECT_THAT(open("t5", "{}", R"({"model_type":"mt5"})"), testing::HasSubstr("T5Tokenizer, which builds"));
+  EXPECT_EQ(open("bert_uncased", "", R"({"model_type":"bert"})"), "");
+  EXPECT_EQ(open("bert_uncased", "{}", R"({"model_type":"bert"})"), "");
+  EXPECT_EQ(Tokenizer::open(folder_.path()).mask_id(), 4);
+  EXPECT_EQ(open("bert_cased", "", "{}"), "");
+  EXPECT_THAT(open("bert_cased", "{}", R"({"model_type":"bert"})"),
+              testing::HasSubstr("BertTokenizer, which builds"));  // it lowers text unless told otherwise
+  EXPECT_EQ(open("bert_cased", "{}", R"({"model_type":"modernbert"})"), "");
+  // The pre-tokenizer is another.
+  EXPECT_THAT(open("xlm_roberta", "{}", R"({"model_type":"xlm-roberta"})"),
+              testing::HasSubstr("XLMRobertaTokenizer, which builds"));
+  EXPECT_EQ(open("xlm_roberta", "", R"({"model_type":"xlm-roberta"})"), "");
+  EXPECT_THAT(open("t5", R"({"tokenizer_class":"LlamaTokenizer"})", "{}"),
+              testing::HasSubstr("LlamaTokenizer, which builds"));
+}
+
+TEST_F(LoadedTokenizerTest, XlmRobertaTokenizerIsWhatItsOwnFilesSay) {
+  Json json = Json::parse(read_text_file(data_folder() / "tokenizers/xlm_roberta/tokenizer.json"));
+  json["normalizer"] = json["normalizer"]["normalizers"][0];
+  json["pre_tokenizer"] = Json::parse(R"({"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},
+      {"type":"Metaspace","replacement":"\u2581","add_prefix_space":true}]})");
+  write(json);
+  EXPECT_EQ(warnings(R"({"tokenizer_class":"XLMRobertaTokenizer"})"), "");
+  EXPECT_THAT(warnings(R"({"tokenizer_class":"XLMRobertaTokenizer","bos_token":"<pad>"})"),
+              testing::HasSubstr("builds another"));
 }
 
 TEST_F(LoadedTokenizerTest, WarnsOfAModelThatIsSavedBesideIt) {

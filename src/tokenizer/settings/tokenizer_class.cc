@@ -19,6 +19,9 @@ ChosenClass class_named(const std::string& name) {
   if (name == "LlamaTokenizer") return {TokenizerClass::kLlama, name};
   if (name == "Qwen2Tokenizer") return {TokenizerClass::kQwen2, name};
   if (name == "GPT2Tokenizer") return {TokenizerClass::kGpt2, name};
+  if (name == "T5Tokenizer") return {TokenizerClass::kT5, name};
+  if (name == "XLMRobertaTokenizer") return {TokenizerClass::kXlmRoberta, name};
+  if (name == "BertTokenizer") return {TokenizerClass::kBert, name};
   constexpr std::array kOthers = {
       "CodeLlamaTokenizer", "CodeGenTokenizer", "CohereTokenizer",  "DebertaTokenizer", "GemmaTokenizer",
       "GPTNeoXTokenizer",   "HerbertTokenizer", "CLIPTokenizer",    "NllbTokenizer",    "NougatTokenizer",
@@ -42,14 +45,52 @@ Json byte_level_step(bool add_prefix_space, bool use_regex) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"use_regex", use_regex}};
 }
 
+Json metaspace_step(const char* scheme, bool splits) {
+  return {{"type", "Metaspace"}, {"replacement", kSpaceMark}, {"prepend_scheme", scheme}, {"split", splits}};
+}
+
+// The first Precompiled of a normalizer; null without one.
+Json charsmap_of(const Json& normalizer) {
+  if (is_step(normalizer, "Precompiled")) return normalizer;
+  if (!is_step(normalizer, "Sequence")) return nullptr;
+  for (const Json& step : normalizer.value("normalizers", Json::array())) {
+    if (is_step(step, "Precompiled")) return step;
+  }
+  return nullptr;
+}
+
+// The Unigram tokenizers of T5 and XLM-RoBERTa.
+void set_sentencepiece(int64_t unk_id, bool adds_space, Json* document) {
+  (*document)["model"]["unk_id"] = unk_id;
+  (*document)["model"]["byte_fallback"] = false;
+  (*document)["normalizer"] = charsmap_of(document->value("normalizer", Json()));
+  const Json metaspace = metaspace_step(adds_space ? "always" : "never", true);
+  (*document)["pre_tokenizer"] = {{"type", "Sequence"},
+                                  {"pretokenizers", Json::array({{{"type", "WhitespaceSplit"}}, metaspace})}};
+  (*document)["decoder"] = metaspace;
+}
+
+void set_bert(const JsonNode& config, Json* document) {
+  const JsonNode unknown = config["unk_token"];
+  (*document)["model"]["unk_token"] =
+      unknown.is_object() ? unknown["content"].string() : unknown.string_or("[UNK]");
+  (*document)["model"]["continuing_subword_prefix"] = "##";
+  (*document)["model"]["max_input_chars_per_word"] = 100;
+  const JsonNode strips = config["strip_accents"];
+  (*document)["normalizer"] = {{"type", "BertNormalizer"},
+                               {"clean_text", true},
+                               {"handle_chinese_chars", config["tokenize_chinese_chars"].boolean_or(true)},
+                               {"strip_accents", strips.is_null() ? Json() : Json(strips.boolean())},
+                               {"lowercase", config["do_lower_case"].boolean_or(true)}};
+  (*document)["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+  (*document)["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}};
+}
+
 void set_llama(const JsonNode& config, Json* document) {
   const bool adds_space = config["add_prefix_space"].boolean_or(true);
   const char* scheme = config["legacy"].boolean_or(false) ? "always" : "first";
   (*document)["normalizer"] = nullptr;
-  (*document)["pre_tokenizer"] = {{"type", "Metaspace"},
-                                  {"replacement", kSpaceMark},
-                                  {"prepend_scheme", adds_space ? scheme : "never"},
-                                  {"split", false}};
+  (*document)["pre_tokenizer"] = metaspace_step(adds_space ? scheme : "never", false);
   Json decoders = {{{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}},
                    {{"type", "ByteFallback"}},
                    {{"type", "Fuse"}}};
@@ -73,6 +114,17 @@ Json comparable(const Json& step) {
   }
   if (is_step(step, "ByteLevel"))
     return byte_level_step(flag_of(step, "add_prefix_space", true), flag_of(step, "use_regex", true));
+  if (is_step(step, "Metaspace")) {
+    const bool adds_space = flag_of(step, "add_prefix_space", true);
+    const std::string scheme = text_of(step, "prepend_scheme");
+    out = metaspace_step(!scheme.empty() ? scheme.c_str()
+                         : adds_space    ? "always"
+                                         : "never",
+                         flag_of(step, "split", true));
+    out["replacement"] = text_of(step, "replacement");
+  }
+  if (is_step(step, "BertNormalizer"))
+    out["strip_accents"] = flag_of(step, "strip_accents", flag_of(step, "lowercase", true));
   if (is_step(step, "Split")) out["invert"] = flag_of(step, "invert", false);
   return out;
 }
@@ -93,6 +145,19 @@ ChosenClass choose_tokenizer_class(const JsonNode& config, const JsonNode& model
   if (is_mistral) return {TokenizerClass::kFile, declared};
   if (is_qwen2) return {TokenizerClass::kQwen2, "Qwen2Tokenizer"};
   if (declared == "LlamaTokenizer" && is_byte_level) return {TokenizerClass::kFile, declared};
+  // The class of the model's type is TokenizersBackend, whatever the folder names.
+  constexpr std::array kPlainTypes = {"granite", "modernbert", "modernbert-decoder", "olmo2", "olmo3",
+                                      "phi3",    "umt5",       "xlm-roberta-xl"};
+  if (std::ranges::find(kPlainTypes, type) != kPlainTypes.end()) return {TokenizerClass::kFile, declared};
+  if (declared.empty()) {
+    constexpr std::pair<std::string_view, const char*> kClasses[] = {{"bert", "BertTokenizer"},
+                                                                     {"mt5", "T5Tokenizer"},
+                                                                     {"t5", "T5Tokenizer"},
+                                                                     {"xlm-roberta", "XLMRobertaTokenizer"}};
+    for (const auto& [known, name] : kClasses) {
+      if (type == known) return class_named(name);
+    }
+  }
   if (declared.empty() && has_qwen2_class) return {TokenizerClass::kQwen2, "Qwen2Tokenizer"};
   return class_named(declared);
 }
@@ -105,6 +170,17 @@ std::vector<std::pair<std::string, std::string>> default_special_tokens(Tokenize
       return {{"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}, {"pad_token", "<|endoftext|>"}};
     case TokenizerClass::kGpt2:
       return {{"bos_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}};
+    case TokenizerClass::kT5:
+      return {{"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
+    case TokenizerClass::kXlmRoberta:
+      return {{"bos_token", "<s>"},   {"eos_token", "</s>"}, {"unk_token", "<unk>"},  {"sep_token", "</s>"},
+              {"pad_token", "<pad>"}, {"cls_token", "<s>"},  {"mask_token", "<mask>"}};
+    case TokenizerClass::kBert:
+      return {{"unk_token", "[UNK]"},
+              {"sep_token", "[SEP]"},
+              {"pad_token", "[PAD]"},
+              {"cls_token", "[CLS]"},
+              {"mask_token", "[MASK]"}};
     case TokenizerClass::kFile:
     case TokenizerClass::kOther:
       break;
@@ -112,10 +188,48 @@ std::vector<std::pair<std::string, std::string>> default_special_tokens(Tokenize
   return {};
 }
 
+bool builds_model_of(TokenizerClass kind, const Json& document) {
+  const std::string type = text_of(document["model"], "type");
+  switch (kind) {
+    case TokenizerClass::kLlama:
+    case TokenizerClass::kQwen2:
+    case TokenizerClass::kGpt2:
+      return type.empty() || type == "BPE";
+    case TokenizerClass::kT5:
+    case TokenizerClass::kXlmRoberta:
+      return type.empty() || type == "Unigram";
+    case TokenizerClass::kBert:
+      return type.empty() || type == "WordPiece";
+    case TokenizerClass::kFile:
+    case TokenizerClass::kOther:
+      break;
+  }
+  return true;
+}
+
+SurroundingTokens surrounding_tokens(TokenizerClass kind) {
+  if (kind == TokenizerClass::kT5) return {{}, {"eos_token"}};
+  if (kind == TokenizerClass::kXlmRoberta) return {{"bos_token"}, {"eos_token"}};
+  if (kind == TokenizerClass::kBert) return {{"cls_token"}, {"sep_token"}};
+  return {};
+}
+
 Json rebuilt_by_class(TokenizerClass kind, const JsonNode& config, const Json& document) {
   Json out = document;
   if (kind == TokenizerClass::kFile || kind == TokenizerClass::kOther || !out["model"].is_object())
     return out;
+  if (kind == TokenizerClass::kT5) {
+    set_sentencepiece(2, true, &out);
+    return out;
+  }
+  if (kind == TokenizerClass::kXlmRoberta) {
+    set_sentencepiece(3, config["add_prefix_space"].boolean_or(true), &out);
+    return out;
+  }
+  if (kind == TokenizerClass::kBert) {
+    set_bert(config, &out);
+    return out;
+  }
   Json& model = out["model"];
   const bool is_llama = kind == TokenizerClass::kLlama;
   for (const char* option : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"})
@@ -154,6 +268,11 @@ bool cut_alike(const Json& a, const Json& b) {
   for (const char* option : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (text_of(a["model"], option) != text_of(b["model"], option)) return false;
   }
+  const auto differs = [&](const char* option) {
+    return a["model"].value(option, Json()) != b["model"].value(option, Json());
+  };
+  if (differs("unk_id") || differs("max_input_chars_per_word")) return false;
+  if (a["model"].contains("max_input_chars_per_word") && differs("unk_token")) return false;
   return true;
 }
 

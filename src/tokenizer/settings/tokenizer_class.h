@@ -18,8 +18,14 @@ enum class TokenizerClass {
   kLlama,  // the classes that keep vocabulary, merges and post-processor, and build the rest themselves
   kQwen2,
   kGpt2,
+  kT5,  // these three also have a post-processor of their own
+  kXlmRoberta,
+  kBert,
   kOther  // another such class
 };
+
+// Whether the class builds models of the kind that tokenizer.json has.
+bool builds_model_of(TokenizerClass kind, const Json& document);
 
 struct ChosenClass {
   TokenizerClass kind = TokenizerClass::kFile;
@@ -35,6 +41,12 @@ std::vector<std::pair<std::string, std::string>> default_special_tokens(Tokenize
 
 // tokenizer.json with the normalizer, pre-tokenizer, decoder and options of the model that the class builds.
 Json rebuilt_by_class(TokenizerClass kind, const JsonNode& config, const Json& document);
+
+// The tokens that kT5, kXlmRoberta and kBert put around a text, by the names of special tokens (eos_token).
+struct SurroundingTokens {
+  std::vector<std::string> before, after;
+};
+SurroundingTokens surrounding_tokens(TokenizerClass kind);
 
 // Whether both cut text in the same way, post-processors and added tokens aside. With a pre-tokenizer that
 // knows all bytes, unknown tokens do not occur.

@@ -5,14 +5,15 @@
 #include <string>
 #include <string_view>
 
-#include "tokenizer/model/bpe_model.h"
+#include "tokenizer/model/model_tables.h"
 
 namespace tessera {
 
 struct TokenizerFile {
   nlohmann::json document;  // without model.vocab and model.merges
-  BpeTables tables;         // these two
+  ModelTables tables;       // these two
   bool has_vocab = false;
+  bool has_scores = false;  // the vocabulary is a list of tokens with scores, whose ids are their positions
   bool has_merges = false;
 };
 

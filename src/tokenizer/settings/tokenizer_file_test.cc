@@ -41,11 +41,9 @@ TEST(TokenizerFile, RefusesWhatIsNotJson) {
                [&] { parse(std::string(1000000, '[') + std::string(1000000, ']')); });
 }
 
-TEST(TokenizerFile, RefusesAModelThatIsNotBpe) {
-  refuses(ExitCode::kBadConfig, {"model", "Unigram"}, [](Json& j) {
-    j["model"] = {{"type", "Unigram"}, {"vocab", Json::array()}};
-  });
-  refuses(ExitCode::kBadConfig, {"model", "WordPiece"}, [](Json& j) { j["model"]["type"] = "WordPiece"; });
+TEST(TokenizerFile, RefusesUnknownModelsAndSettings) {
+  refuses(ExitCode::kBadConfig, {"model", "WordLevel"}, [](Json& j) { j["model"]["type"] = "WordLevel"; });
+  refuses(ExitCode::kBadData, {"model.unk_token"}, [](Json& j) { j["model"]["type"] = "WordPiece"; });
   refuses(ExitCode::kBadData, {"model", "expected an object"}, [](Json& j) { j.erase("model"); });
   refuses(ExitCode::kBadConfig, {"dropout"}, [](Json& j) { j["model"]["dropout"] = 0.1; });
   refuses(ExitCode::kBadConfig, {"new_rule"}, [](Json& j) { j["model"]["new_rule"] = true; });
@@ -118,11 +116,11 @@ TEST(TokenizerFile, RefusesComponentsByName) {
   refuses(ExitCode::kBadConfig, {"pre_tokenizer", "UnicodeScripts"}, [](Json& j) {
     j["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
   });
-  refuses(ExitCode::kBadConfig, {"normalizer", "Precompiled"}, [](Json& j) {
-    j["normalizer"] = {{"type", "Precompiled"}};
+  refuses(ExitCode::kBadConfig, {"normalizer", "ByteLevel"}, [](Json& j) {
+    j["normalizer"] = {{"type", "ByteLevel"}};
   });
-  refuses(ExitCode::kBadConfig, {"post_processor", "BertProcessing"}, [](Json& j) {
-    j["post_processor"] = {{"type", "BertProcessing"}};
+  refuses(ExitCode::kBadConfig, {"post_processor", "Unknown"}, [](Json& j) {
+    j["post_processor"] = {{"type", "Unknown"}};
   });
   refuses(ExitCode::kBadConfig, {"decoder", "CTC"}, [](Json& j) { j["decoder"] = {{"type", "CTC"}}; });
   refuses(ExitCode::kBadConfig, {"pre_tokenizer.pattern.Regex", "not supported"}, [](Json& j) {
