@@ -2,11 +2,13 @@
 
 #include <utility>
 
+#include "kernels/activation/activation_impl.h"
 #include "kernels/attention/attention_impl.h"
 #include "kernels/cross_entropy/cross_entropy_impl.h"
 #include "kernels/elementwise/elementwise_impl.h"
 #include "kernels/gemm/gemm_impl.h"
 #include "kernels/gemm/narrow_products.h"
+#include "kernels/layernorm/layernorm_impl.h"
 #include "kernels/optimizer/element_update_impl.h"
 #include "kernels/quantized_weight/quantized_weight_impl.h"
 #include "kernels/rank_sum/rank_sum_impl.h"
@@ -21,6 +23,7 @@ std::vector<KernelReport> kernel_reports() {
   std::vector<KernelReport> reports = {gemm_table().report(),          narrow_table().report(),
                                        rmsnorm_table().report(),       rope_table().report(),
                                        attention_table().report(),     swiglu_table().report(),
+                                       activation_table().report(),    layernorm_table().report(),
                                        cross_entropy_table().report(), elementwise_table().report()};
 #define TESSERA_REPORT(Rule, name) reports.push_back(update_table<Rule>().report());
   TESSERA_UPDATE_RULES(TESSERA_REPORT)

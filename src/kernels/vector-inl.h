@@ -451,6 +451,19 @@ HWY_INLINE V exp_nonpositive_normal(D d, V x) {
   return vectors[0];
 }
 
+template <size_t N>
+using Group = VectorGroup<FloatTag, N>;
+
+// s = 1 / (1 + exp(-x)) and e = exp(-x), so that 1 - s = e s: both to full relative precision. Below -87.3 s
+// is subnormal, hence zero; below -88 e keeps its value at -88, so that no product with it is infinite.
+template <size_t N>
+HWY_INLINE void sigmoid(const Group<N>& x, Group<N>* s, Group<N>* e) {
+  const FloatTag d;
+  for (size_t k = 0; k < N; ++k) e->v[k] = hn::Min(hn::Set(d, 88.0f), hn::Neg(x.v[k]));  // NaN: the second
+  exp_nonpositive_normal(d, e->v);
+  for (size_t k = 0; k < N; ++k) s->v[k] = reciprocal(d, hn::Add(hn::Set(d, 1.0f), e->v[k]));
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera
 HWY_AFTER_NAMESPACE();

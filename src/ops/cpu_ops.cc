@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "kernels/activation/activation.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/layernorm/layernorm.h"
 #include "kernels/optimizer/element_update.h"
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "kernels/registry.h"
@@ -37,7 +39,11 @@ class CpuOps final : public Ops {
   int64_t workspace_bytes(const OpsLimits& limits) const override {
     const AttentionShape& heads = limits.attention;
     const int64_t num_threads = pool_.num_threads();
-    int64_t bytes = std::max({attention_scratch_bytes(heads, limits.max_tokens, pool_),
+    const int64_t general_bytes =
+        limits.general_attention
+            ? general_attention_scratch_bytes(heads, limits.max_tokens, limits.position_buckets, pool_)
+            : 0;
+    int64_t bytes = std::max({attention_scratch_bytes(heads, limits.max_tokens, pool_), general_bytes,
                               cross_entropy_scratch_bytes(limits.max_logits_rows),
                               sum_of_squares_scratch_bytes(limits.max_sum_elements)});
     for (const LinearLimits& linear : limits.linears) {
@@ -163,6 +169,34 @@ class CpuOps final : public Ops {
                         TensorView v_cache, int64_t cache_length, TensorView o_THE) override {
     tessera::attention_cached(qkv_TQ, shape, k_cache, v_cache, cache_length, o_THE, scratch_, pool_);
   }
+
+  void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
+                         TensorView lse_HT) override {
+    tessera::general_attention(inputs, shape, o_THE, lse_HT, scratch_, pool_);
+  }
+  void general_attention_backward(ConstTensorView do_THE, const AttentionInputs& inputs,
+                                  ConstTensorView o_THE, ConstTensorView lse_HT, const AttentionShape& shape,
+                                  const AttentionGradients& gradients) override {
+    tessera::general_attention_backward(do_THE, inputs, o_THE, lse_HT, shape, gradients, scratch_, pool_);
+  }
+
+  void activation(Activation which, ConstTensorView pre_TP, TensorView h_TF) override {
+    tessera::activation(which, pre_TP, h_TF, pool_);
+  }
+  void activation_backward(Activation which, ConstTensorView dh_TF, ConstTensorView pre_TP,
+                           TensorView dpre_TP, TensorView h_TF) override {
+    tessera::activation_backward(which, dh_TF, pre_TP, dpre_TP, h_TF, pool_);
+  }
+  void layernorm(ConstTensorView x_RD, ConstTensorView w_D, ConstTensorView b_D, float eps, TensorView y_RD,
+                 TensorView stats_R2) override {
+    tessera::layernorm(x_RD, w_D, b_D, eps, y_RD, stats_R2, pool_);
+  }
+  void layernorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
+                          ConstTensorView stats_R2, TensorView dx_RD, Update dx_update, TensorView dw_D,
+                          TensorView db_D, Update dw_update) override {
+    tessera::layernorm_backward(dy_RD, x_RD, w_D, stats_R2, dx_RD, dx_update, dw_D, db_D, dw_update, pool_);
+  }
+  void scale(TensorView x, float factor) override { tessera::scale(x, factor, pool_); }
 
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override {
     tessera::swiglu(gate_up_TF2, h_TF, pool_);

@@ -147,6 +147,52 @@ void ForwardingOps::attention_cached(ConstTensorView qkv, const AttentionShape& 
           [&] { ops_->attention_cached(qkv, shape, k_cache, v_cache, cache_length, o); });
 }
 
+void ForwardingOps::general_attention(const AttentionInputs& inputs, const AttentionShape& shape,
+                                      TensorView o, TensorView lse) {
+  AttentionInputs own = inputs;
+  forward("attention", {&own.q_rows, &own.kv_rows}, {&o, &lse},
+          [&] { ops_->general_attention(own, shape, o, lse); }, {.attention = &shape, .general = &own});
+}
+
+void ForwardingOps::general_attention_backward(ConstTensorView d_o, const AttentionInputs& inputs,
+                                               ConstTensorView o, ConstTensorView lse,
+                                               const AttentionShape& shape,
+                                               const AttentionGradients& gradients) {
+  AttentionInputs own = inputs;
+  AttentionGradients to = gradients;
+  forward("attention_backward", {&d_o, &own.q_rows, &own.kv_rows, &o, &lse},
+          {&to.dq_rows, &to.dkv_rows, &to.dtable_BH},
+          [&] { ops_->general_attention_backward(d_o, own, o, lse, shape, to); },
+          {.attention = &shape, .general = &own});
+}
+
+void ForwardingOps::activation(Activation which, ConstTensorView pre, TensorView h) {
+  forward("activation", {&pre}, {&h}, [&] { ops_->activation(which, pre, h); });
+}
+
+void ForwardingOps::activation_backward(Activation which, ConstTensorView dh, ConstTensorView pre,
+                                        TensorView dpre, TensorView h) {
+  forward("activation_backward", {&dh, &pre}, {&dpre, &h},
+          [&] { ops_->activation_backward(which, dh, pre, dpre, h); });
+}
+
+void ForwardingOps::layernorm(ConstTensorView x, ConstTensorView w, ConstTensorView b, float eps,
+                              TensorView y, TensorView stats) {
+  forward("layernorm", {&x, &w, &b}, {&y, &stats}, [&] { ops_->layernorm(x, w, b, eps, y, stats); });
+}
+
+void ForwardingOps::layernorm_backward(ConstTensorView dy, ConstTensorView x, ConstTensorView w,
+                                       ConstTensorView stats, TensorView dx, Update dx_update, TensorView dw,
+                                       TensorView db, Update dw_update) {
+  forward("layernorm_backward", {&dy, &x, &w, &stats}, {&dx, &dw, &db},
+          [&] { ops_->layernorm_backward(dy, x, w, stats, dx, dx_update, dw, db, dw_update); },
+          {.update = dx_update});
+}
+
+void ForwardingOps::scale(TensorView x, float factor) {
+  forward("scale", {}, {&x}, [&] { ops_->scale(x, factor); });
+}
+
 void ForwardingOps::swiglu(ConstTensorView gate_up, TensorView h) {
   forward("swiglu", {&gate_up}, {&h}, [&] { ops_->swiglu(gate_up, h); });
 }

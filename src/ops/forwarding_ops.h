@@ -20,6 +20,7 @@ struct OpCall {
     Quantization quantization = Quantization::kNone;  // of the weight
     const AttentionShape* attention = nullptr;        // with the row starts, of attention alone
     std::span<const int32_t> cu_seqlens = {};
+    const AttentionInputs* general = nullptr;  // of general attention, which has no row starts
   };
 
   const char* name;  // "rmsnorm_backward"
@@ -83,6 +84,20 @@ class ForwardingOps : public Ops {
                           std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) override;
   void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
                         TensorView v_cache, int64_t cache_length, TensorView o_THE) override;
+  void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
+                         TensorView lse_HT) override;
+  void general_attention_backward(ConstTensorView do_THE, const AttentionInputs& inputs,
+                                  ConstTensorView o_THE, ConstTensorView lse_HT, const AttentionShape& shape,
+                                  const AttentionGradients& gradients) override;
+  void activation(Activation which, ConstTensorView pre_TP, TensorView h_TF) override;
+  void activation_backward(Activation which, ConstTensorView dh_TF, ConstTensorView pre_TP,
+                           TensorView dpre_TP, TensorView h_TF) override;
+  void layernorm(ConstTensorView x_RD, ConstTensorView w_D, ConstTensorView b_D, float eps, TensorView y_RD,
+                 TensorView stats_R2) override;
+  void layernorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
+                          ConstTensorView stats_R2, TensorView dx_RD, Update dx_update, TensorView dw_D,
+                          TensorView db_D, Update dw_update) override;
+  void scale(TensorView x, float factor) override;
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override;
   void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
                        TensorView h_TF) override;

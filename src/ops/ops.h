@@ -1,4 +1,4 @@
-// The operations a Llama-family model needs, and the update of its weights, as one interface. CpuOps forwards
+// The operations a model needs, and the update of its weights, as one interface. CpuOps forwards
 // to kernels/; another device is another implementation, chosen once at start-up (devices/make_ops.h).
 //
 // Shape letters: T tokens, D hidden, H query heads, G key-value heads, E head size, F feed-forward, V
@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention/attention_inputs.h"
 #include "kernels/attention/attention_shape.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
@@ -31,6 +32,7 @@
 #include "kernels/optimizer/adamw.h"
 #include "kernels/rope/rope.h"
 #include "kernels/update.h"
+#include "tensor/activation.h"
 #include "tensor/device.h"
 #include "tensor/tensor_view.h"
 
@@ -52,6 +54,8 @@ struct OpsLimits {
   int64_t max_logits_rows;      // rows per cross_entropy call
   int64_t max_sum_elements;     // per sum_of_squares() call
   AttentionShape attention;
+  bool general_attention = false;  // is called, with this many buckets of a position bias
+  int64_t position_buckets = 0;
   DType dtype;
   bool training;  // backward will be called
   std::vector<LinearLimits> linears;
@@ -159,11 +163,36 @@ class Ops {
   virtual void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
                                 TensorView v_cache, int64_t cache_length, TensorView o_THE) = 0;
 
+  // Attention of the queries of one sequence to the keys of another, in both directions, or with a bias by
+  // position (kernels/attention/attention_inputs.h); general_attention_backward() overwrites or adds to what
+  // `gradients` says. On the host alone.
+  virtual void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
+                                 TensorView lse_HT);
+  virtual void general_attention_backward(ConstTensorView do_THE, const AttentionInputs& inputs,
+                                          ConstTensorView o_THE, ConstTensorView lse_HT,
+                                          const AttentionShape& shape, const AttentionGradients& gradients);
+
   // h_TF = silu(gate) * up with rows [gate: F | up: F] of gate_up_TF2. Shazeer, 2020.
   virtual void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) = 0;
   // Also recomputes h_TF. dgate_up may be gate_up, h may be dh.
   virtual void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
                                TensorView h_TF) = 0;
+
+  // The functions of other feed-forward blocks (kernels/activation/activation.h), rows of pre_TP twice as
+  // wide as those of h_TF if they are gated. dpre may be pre, h may be dh. On the host alone.
+  virtual void activation(Activation which, ConstTensorView pre_TP, TensorView h_TF);
+  virtual void activation_backward(Activation which, ConstTensorView dh_TF, ConstTensorView pre_TP,
+                                   TensorView dpre_TP, TensorView h_TF);
+  // y_RD = w (x - mean) rstd + b; stats_R2 F32 has mean and rstd of every row; b may be empty
+  // (kernels/layernorm/layernorm.h). On the host alone.
+  virtual void layernorm(ConstTensorView x_RD, ConstTensorView w_D, ConstTensorView b_D, float eps,
+                         TensorView y_RD, TensorView stats_R2);
+  // dx_RD = or += gradient through the norm; dw_D, db_D = or += (F32); empty: not wanted.
+  virtual void layernorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
+                                  ConstTensorView stats_R2, TensorView dx_RD, Update dx_update,
+                                  TensorView dw_D, TensorView db_D, Update dw_update);
+  // x *= factor. On the host alone.
+  virtual void scale(TensorView x, float factor);
 
   // Token losses -log softmax(logits)[target] of the rows whose target is not ignored; with smoothing s
   // (1 - s) nll + s mean over V of -log softmax. logits_RV is F32.

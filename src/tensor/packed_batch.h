@@ -1,4 +1,5 @@
-// A micro-batch as the model sees it: T tokens of several sequences back to back, without padding.
+// A micro-batch as the model sees it: T tokens of several sequences back to back, without padding. A model
+// with an encoder and a decoder sees all sources first, then all targets in the same order.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +20,17 @@ struct PackedBatch {
   std::vector<int32_t>
       cu_seqlens;           // [num_sequences + 1], 0 = first, T = last: attention stays inside a sequence
   int64_t num_targets = 0;  // targets that are not kIgnoredLabel
+  // The first of the sequences that are sources, as many as there are targets after them; 0: none.
+  int64_t num_sources = 0;
   // Other ranks compute the rest of these sequences (context/): gradients come even to a batch without
   // targets.
   bool is_slice = false;
 
   int64_t num_tokens() const { return static_cast<int64_t>(input_ids.size()); }
   int64_t num_sequences() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }
+  // Rows of the dataset, or pairs of a source and its target.
+  int64_t num_rows() const { return num_sequences() - num_sources; }
+  int64_t num_source_tokens() const { return cu_seqlens[static_cast<size_t>(num_sources)]; }
 };
 
 }  // namespace tessera

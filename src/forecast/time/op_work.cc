@@ -60,6 +60,7 @@ OpWork work_of(const OpCall& call) {
   } else if (details.attention != nullptr) {
     const AttentionShape& shape = *details.attention;
     work.sizes = {rows_of(*call.inputs[0]), shape.num_heads, shape.num_key_value_heads, shape.head_dim};
+    if (details.general != nullptr) work.pairs = attention_pairs(*details.general, shape.sliding_window);
     for (size_t i = 1; i < details.cu_seqlens.size(); ++i) {
       work.pairs += causal_pairs(details.cu_seqlens[i] - details.cu_seqlens[i - 1], shape.sliding_window);
     }

@@ -46,7 +46,92 @@ void check_scratch(std::span<std::byte> scratch, const AttentionShape& shape, in
   TESSERA_CHECK(std::ssize(scratch) >= needed, "{} bytes of scratch, {} needed", scratch.size(), needed);
 }
 
+// The columns that `heads` heads take of a matrix of `width` columns.
+bool has_columns(int64_t column, int64_t heads, const AttentionShape& shape, int64_t width) {
+  return 0 <= column && column + heads * shape.head_dim <= width;
+}
+
+void check_inputs(const AttentionInputs& inputs, const AttentionShape& shape, ConstTensorView o_THE) {
+  const int64_t G = shape.num_key_value_heads, kv_width = inputs.kv_rows.dim(1);
+  TESSERA_CHECK(shape.head_dim > 0 && G > 0 && shape.sliding_window >= 0 && shape.num_heads % G == 0,
+                "{} heads, {} key-value heads of {}, window {}", shape.num_heads, G, shape.head_dim,
+                shape.sliding_window);
+  TESSERA_CHECK(has_columns(inputs.q_column, shape.num_heads, shape, inputs.q_rows.dim(1)) &&
+                    has_columns(inputs.k_column, G, shape, kv_width) &&
+                    has_columns(inputs.v_column, G, shape, kv_width) &&
+                    inputs.q_rows.dtype() == inputs.kv_rows.dtype() &&
+                    o_THE.shape() == (Shape{inputs.q_rows.dim(0), shape.num_heads * shape.head_dim}) &&
+                    o_THE.dtype() == inputs.q_rows.dtype(),
+                "q {} from {}, kv {} from {} and {}, o {}", inputs.q_rows.shape().to_string(),
+                inputs.q_column, inputs.kv_rows.shape().to_string(), inputs.k_column, inputs.v_column,
+                o_THE.shape().to_string());
+  check_cu_seqlens(inputs.cu_queries, inputs.q_rows.dim(0));
+  check_cu_seqlens(inputs.cu_keys, inputs.kv_rows.dim(0));
+  TESSERA_CHECK(inputs.cu_queries.size() == inputs.cu_keys.size(), "{} sequences of queries, {} of keys",
+                inputs.cu_queries.size() - 1, inputs.cu_keys.size() - 1);
+  for (size_t n = 0; n + 1 < inputs.cu_keys.size(); ++n) {
+    const int64_t queries = inputs.cu_queries[n + 1] - inputs.cu_queries[n];
+    const int64_t keys = inputs.cu_keys[n + 1] - inputs.cu_keys[n];
+    TESSERA_CHECK(inputs.causal ? keys >= queries : keys > 0 || queries == 0,
+                  "sequence {} has {} queries and {} keys", n, queries, keys);
+  }
+  if (inputs.bias == nullptr) return;
+  const ConstTensorView table_BH = inputs.bias->table_BH;
+  TESSERA_CHECK(table_BH.dtype() == inputs.q_rows.dtype() && table_BH.dim(1) == shape.num_heads &&
+                    !inputs.bias->buckets.empty() && std::ranges::min(inputs.bias->buckets) >= 0 &&
+                    std::ranges::max(inputs.bias->buckets) < table_BH.dim(0),
+                "position bias {} of {} heads, {} distances", table_BH.shape().to_string(), shape.num_heads,
+                inputs.bias->buckets.size());
+}
+
+void check_general_scratch(std::span<std::byte> scratch, const AttentionInputs& inputs,
+                           const AttentionShape& shape, int64_t num_buckets, const ThreadPool& pool) {
+  const int64_t rows = std::max(inputs.q_rows.dim(0), inputs.kv_rows.dim(0));
+  const int64_t needed = general_attention_scratch_bytes(shape, rows, num_buckets, pool);
+  TESSERA_CHECK(std::ssize(scratch) >= needed, "{} bytes of scratch, {} needed", scratch.size(), needed);
+}
+
 }  // namespace
+
+int64_t general_attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_buckets,
+                                        const ThreadPool& pool) {
+  const int64_t num_threads = pool.num_threads();
+  const int64_t reference_bytes = num_threads * 2 * shape.head_dim * static_cast<int64_t>(sizeof(double));
+  return std::max(reference_bytes,
+                  AttentionScratchLayout::size_bytes(shape, max_tokens, num_threads, num_buckets));
+}
+
+void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
+                       TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool) {
+  check_inputs(inputs, shape, o_THE);
+  if (!lse_HT.empty()) check_lse(lse_HT, shape, inputs.q_rows.dim(0));
+  check_general_scratch(scratch, inputs, shape, 0, pool);
+  attention_table().chosen().general_forward(inputs, shape, o_THE, lse_HT, scratch, pool);
+}
+
+void general_attention_backward(ConstTensorView do_THE, const AttentionInputs& inputs, ConstTensorView o_THE,
+                                ConstTensorView lse_HT, const AttentionShape& shape,
+                                const AttentionGradients& gradients, std::span<std::byte> scratch,
+                                ThreadPool& pool) {
+  check_inputs(inputs, shape, o_THE);
+  check_inputs(inputs, shape, do_THE);
+  const auto is_like = [](ConstTensorView gradient, ConstTensorView rows) {
+    return gradient.shape() == rows.shape() && gradient.dtype() == rows.dtype();
+  };
+  TESSERA_CHECK(is_like(gradients.dq_rows, inputs.q_rows) && is_like(gradients.dkv_rows, inputs.kv_rows),
+                "dq {}, dkv {}", gradients.dq_rows.shape().to_string(),
+                gradients.dkv_rows.shape().to_string());
+  int64_t num_buckets = 0;
+  if (!gradients.dtable_BH.empty()) {
+    TESSERA_CHECK(inputs.bias != nullptr && gradients.dtable_BH.dtype() == DType::kF32 &&
+                      gradients.dtable_BH.shape() == inputs.bias->table_BH.shape(),
+                  "dtable {}", gradients.dtable_BH.shape().to_string());
+    num_buckets = gradients.dtable_BH.dim(0);
+  }
+  check_lse(lse_HT, shape, inputs.q_rows.dim(0));
+  check_general_scratch(scratch, inputs, shape, num_buckets, pool);
+  attention_table().chosen().general_backward(do_THE, inputs, o_THE, lse_HT, shape, gradients, scratch, pool);
+}
 
 int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, const ThreadPool& pool) {
   const int64_t num_threads = pool.num_threads();

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/attention/attention_inputs.h"
 #include "kernels/attention/attention_shape.h"
 #include "platform/thread_pool.h"
 #include "tensor/tensor_view.h"
@@ -44,6 +45,23 @@ void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTen
                         ConstTensorView lse_HT, const AttentionShape& shape,
                         std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ, std::span<std::byte> scratch,
                         ThreadPool& pool);
+
+// Bytes of scratch, 64-byte aligned, for general calls with at most max_tokens rows of queries and as many of
+// keys; num_buckets of a position bias whose gradient is wanted, otherwise 0.
+int64_t general_attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_buckets,
+                                        const ThreadPool& pool);
+
+// The same with the keys of another sequence, in both directions, or with a bias (attention_inputs.h):
+//   score_ts = scale q_t . k_s + bias_ts       dbias of a bucket = the sum of its ds
+// Carried out on vector units, whatever the implementation of attention().
+void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
+                       TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool);
+
+// Overwrites the columns of q in dq_rows and those of k and v in dkv_rows, which must not alias any input.
+void general_attention_backward(ConstTensorView do_THE, const AttentionInputs& inputs, ConstTensorView o_THE,
+                                ConstTensorView lse_HT, const AttentionShape& shape,
+                                const AttentionGradients& gradients, std::span<std::byte> scratch,
+                                ThreadPool& pool);
 
 // Generation, one sequence: copies k and v of the T new rows to rows [cache_length, cache_length + T) of the
 // caches [capacity, G E] (dtype of qkv), then lets new token i attend to cache rows up to cache_length + i.

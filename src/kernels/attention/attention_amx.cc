@@ -3,7 +3,8 @@
 namespace tessera {
 namespace {
 
-// The vector implementation handles float32, and generation, whose few rows would leave tiles mostly empty.
+// The vector implementation handles float32, generation, whose few rows would leave tiles mostly empty, and
+// all attention that is not causal inside sequences.
 const AttentionKernels& vectors() {
   static const AttentionKernels kernels = attention_hwy().front().kernels;
   return kernels;
@@ -27,10 +28,28 @@ void cached_amx(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView 
   vectors().cached(qkv_TQ, shape, k_cache, v_cache, cache_length, o_THE, scratch, pool);
 }
 
+void general_forward_amx(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
+                         TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool) {
+  vectors().general_forward(inputs, shape, o_THE, lse_HT, scratch, pool);
+}
+
+void general_backward_amx(ConstTensorView do_THE, const AttentionInputs& inputs, ConstTensorView o_THE,
+                          ConstTensorView lse_HT, const AttentionShape& shape,
+                          const AttentionGradients& gradients, std::span<std::byte> scratch,
+                          ThreadPool& pool) {
+  vectors().general_backward(do_THE, inputs, o_THE, lse_HT, shape, gradients, scratch, pool);
+}
+
 }  // namespace
 
 std::vector<Implementation<AttentionKernels>> attention_amx() {
-  return {{"amx", Isa::kAmxBf16, {.forward = forward_amx, .backward = backward_amx, .cached = cached_amx}}};
+  return {{"amx",
+           Isa::kAmxBf16,
+           {.forward = forward_amx,
+            .backward = backward_amx,
+            .cached = cached_amx,
+            .general_forward = general_forward_amx,
+            .general_backward = general_backward_amx}}};
 }
 
 }  // namespace tessera

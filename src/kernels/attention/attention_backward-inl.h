@@ -16,24 +16,25 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-// The inputs of both passes and the gradient they write.
+// The inputs of both passes and the gradients they write.
 template <typename A>
 struct BackwardRows {
-  const A* qkv;
+  const AttentionInputs& inputs;
+  const A *q, *kv;  // the first rows, at column 0
   const A* d_o;
   const float* lse_HT;
   const float* delta_HT;
-  A* dqkv;
+  A *dq, *dkv;
   AttentionShape shape;
+  AttentionReach reach;
   int64_t T;
 
-  int64_t qkv_stride() const { return shape.qkv_width(); }
+  int64_t q_stride() const { return inputs.q_rows.dim(1); }
+  int64_t kv_stride() const { return inputs.kv_rows.dim(1); }
   int64_t o_stride() const { return shape.num_heads * shape.head_dim; }
-  int64_t q_column(int64_t h) const { return h * shape.head_dim; }
-  int64_t k_column(int64_t g) const { return (shape.num_heads + g) * shape.head_dim; }
-  int64_t v_column(int64_t g) const {
-    return (shape.num_heads + shape.num_key_value_heads + g) * shape.head_dim;
-  }
+  int64_t q_column(int64_t h) const { return inputs.q_column + h * shape.head_dim; }
+  int64_t k_column(int64_t g) const { return inputs.k_column + g * shape.head_dim; }
+  int64_t v_column(int64_t g) const { return inputs.v_column + g * shape.head_dim; }
 };
 
 // delta_HT[h, t] = o . do for rows [begin, end).
@@ -61,20 +62,25 @@ inline void load_statistics(const float* from, int64_t count, float* values) {
 }
 
 // The weight of a query's only key is 1 whatever the score: ds is 0, not the rounding error of dp - delta,
-// which an optimizer such as Adam would take for a gradient. That is the first query of a sequence, in the
-// corner of the sequence's first block of scores, and with a window of 1 every query.
-inline void clear_lone_scores(bool is_first_block, int64_t window, int64_t num_rows, float* ds) {
-  if (is_first_block) ds[0] = 0;
-  if (window == 1) std::fill_n(ds, num_rows * kAttentionBlock, 0.0f);
+// which an optimizer such as Adam would take for a gradient. That is the first query of a causal sequence, in
+// the corner of the block where both begin; every query of a sequence with one key, and every query where the
+// window is 1.
+inline void clear_lone_scores(const AttentionReach& reach, bool is_corner, int64_t num_keys, int64_t num_rows,
+                              float* ds) {
+  if (reach.ahead == 0 && is_corner) ds[0] = 0;
+  if (reach.before == 1 || num_keys == 1) std::fill_n(ds, num_rows * kAttentionBlock, 0.0f);
 }
 
-// dq of query head h for the rows of `task`.
+// dq of query head h for the rows of `task`; adds the gradient of the head's position bias to dbias [buckets]
+// unless that is null.
 template <typename A>
-HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& task, int64_t h,
+HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& task, int64_t h, float* dbias,
                              const AttentionBuffers& buffers) {
   const AttentionShape& shape = rows.shape;
+  const AttentionReach& reach = rows.reach;
+  const PositionBias* const bias = rows.inputs.bias;
   const int64_t E = shape.head_dim, g = h / (shape.num_heads / shape.num_key_value_heads);
-  const int64_t stride = rows.qkv_stride(), window = effective_window(shape);
+  const int64_t stride = rows.kv_stride(), shift = task.shift();
   float *const k_SE = buffers.rows[0], *const v_SE = buffers.rows[1];
   float *const p = buffers.scores[0], *const ds = buffers.scores[1];
   const auto& q_panel = buffers.panels[0];
@@ -83,34 +89,44 @@ HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& t
   const auto& lse = buffers.statistics[0];
   const auto& delta = buffers.statistics[1];
   AttentionSlice slices[kAttentionSlices];
-  const int64_t num_slices = split_slices(task.begin, task.sequence_end, slices);
+  const int64_t num_slices = split_slices(task.begin, task.end, slices);
   for (int64_t i = 0; i < num_slices; ++i) {
     const int64_t begin = slices[i].begin, count = slices[i].count;
-    pack_panel(rows.qkv + begin * stride + rows.q_column(h), stride, count, E, shape.scale, q_panel[i]);
+    pack_panel(rows.q + begin * rows.q_stride() + rows.q_column(h), rows.q_stride(), count, E, shape.scale,
+               q_panel[i]);
     pack_panel(rows.d_o + begin * rows.o_stride() + h * E, rows.o_stride(), count, E, 1.0f, do_panel[i]);
     std::fill_n(dq_panel[i], E * kAttentionBlock, 0.0f);
     load_statistics(rows.lse_HT + h * rows.T + begin, count, lse[i]);
     load_statistics(rows.delta_HT + h * rows.T + begin, count, delta[i]);
   }
-  const int64_t key_end = slices[num_slices - 1].begin + slices[num_slices - 1].count;
-  const int64_t first_seen = std::max<int64_t>(0, task.begin - window + 1 - task.sequence_begin);
-  for (int64_t key = task.sequence_begin + first_seen / kAttentionBlock * kAttentionBlock; key < key_end;
+  const int64_t end = slices[num_slices - 1].begin + slices[num_slices - 1].count;
+  const int64_t key_begin = task.other_begin;
+  const int64_t key_end = std::min<int64_t>(task.other_end, end + shift + reach.ahead);
+  const int64_t first_seen = std::max<int64_t>(0, task.begin + shift - reach.before + 1 - key_begin);
+  BlockBias block_bias;
+  for (int64_t key = key_begin + first_seen / kAttentionBlock * kAttentionBlock; key < key_end;
        key += kAttentionBlock) {
     const int64_t num_keys = std::min(kAttentionBlock, key_end - key);
-    copy_rows(rows.qkv + key * stride + rows.k_column(g), stride, num_keys, E, 1.0f, k_SE);
-    copy_rows(rows.qkv + key * stride + rows.v_column(g), stride, num_keys, E, 1.0f, v_SE);
+    copy_rows(rows.kv + key * stride + rows.k_column(g), stride, num_keys, E, 1.0f, k_SE);
+    copy_rows(rows.kv + key * stride + rows.v_column(g), stride, num_keys, E, 1.0f, v_SE);
     for (int64_t i = 0; i < num_slices; ++i) {
       const int64_t n = slices[i].count;
-      const auto band = AttentionBand::keys_by_queries(key, slices[i].begin, window);
+      const int64_t query = slices[i].begin + shift;  // the position of the first
+      const auto band = AttentionBand::keys_by_queries(key, query, reach);
       if (band.misses(num_keys, n)) continue;
-      // forward:  score = scale k . q,  p = exp(score - lse)
+      // forward:  score = scale k . q + bias,  p = exp(score - lse)
       multiply<Update::kOverwrite>(as_rows(k_SE, E), q_panel[i], num_keys, E, n, p);
+      if (bias != nullptr) {
+        load_bias<A>(*bias, h, key - query, /*direction=*/-1, num_keys, n, block_bias);
+        add_bias(block_bias, num_keys, n, p);
+      }
       if (!band.covers(num_keys, n)) mask_scores(band, num_keys, n, p);
       probabilities<Along::kColumns>(lse[i], num_keys, n, p);
       // backward: dp = v . do,  ds = p (dp - delta),  dq += ds k
       multiply<Update::kOverwrite>(as_rows(v_SE, E), do_panel[i], num_keys, E, n, ds);
       score_gradients<Along::kColumns>(p, delta[i], num_keys, n, ds);
-      clear_lone_scores(key == task.sequence_begin && slices[i].begin == key, window, num_keys, ds);
+      clear_lone_scores(reach, key == key_begin && query == key, task.other_end - key_begin, num_keys, ds);
+      if (dbias != nullptr) add_bias_gradient(ds, num_keys, n, *bias, key - query, /*direction=*/-1, dbias);
       multiply<Update::kAdd>(as_columns(k_SE, E), ds, E, num_keys, n, dq_panel[i]);
     }
   }
@@ -118,7 +134,7 @@ HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& t
     float* const factors = lse[i];
     std::fill_n(factors, kAttentionBlock, shape.scale);
     unpack_panel(dq_panel[i], slices[i].count, E, factors,
-                 rows.dqkv + slices[i].begin * stride + rows.q_column(h), stride);
+                 rows.dq + slices[i].begin * rows.q_stride() + rows.q_column(h), rows.q_stride());
   }
 }
 
@@ -127,8 +143,9 @@ template <typename A>
 HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& task, int64_t g,
                            const AttentionBuffers& buffers) {
   const AttentionShape& shape = rows.shape;
+  const AttentionReach& reach = rows.reach;
   const int64_t E = shape.head_dim, group = shape.num_heads / shape.num_key_value_heads;
-  const int64_t stride = rows.qkv_stride(), window = effective_window(shape);
+  const int64_t stride = rows.q_stride(), shift = -task.shift();  // from a query's row to its position
   float *const q_TE = buffers.rows[0], *const do_TE = buffers.rows[1];
   float *const p = buffers.scores[0], *const ds = buffers.scores[1];
   const auto& k_panel = buffers.panels[0];
@@ -136,36 +153,45 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
   const auto& dk_panel = buffers.panels[2];
   const auto& dv_panel = buffers.panels[3];
   AttentionSlice slices[kAttentionSlices];
-  const int64_t num_slices = split_slices(task.begin, task.sequence_end, slices);
+  const int64_t num_slices = split_slices(task.begin, task.end, slices);
   for (int64_t i = 0; i < num_slices; ++i) {
-    const A* row = rows.qkv + slices[i].begin * stride;
-    pack_panel(row + rows.k_column(g), stride, slices[i].count, E, 1.0f, k_panel[i]);
-    pack_panel(row + rows.v_column(g), stride, slices[i].count, E, 1.0f, v_panel[i]);
+    const A* row = rows.kv + slices[i].begin * rows.kv_stride();
+    pack_panel(row + rows.k_column(g), rows.kv_stride(), slices[i].count, E, 1.0f, k_panel[i]);
+    pack_panel(row + rows.v_column(g), rows.kv_stride(), slices[i].count, E, 1.0f, v_panel[i]);
     std::fill_n(dk_panel[i], E * kAttentionBlock, 0.0f);
     std::fill_n(dv_panel[i], E * kAttentionBlock, 0.0f);
   }
   const int64_t key_end = slices[num_slices - 1].begin + slices[num_slices - 1].count;
-  const int64_t query_end = std::min<int64_t>(task.sequence_end, key_end + window - 1);
+  const int64_t query_end = std::min<int64_t>(task.other_end, key_end + reach.before - 1 - shift);
+  const int64_t first_seeing = std::max<int64_t>(0, task.begin - reach.ahead - shift - task.other_begin);
+  const int64_t query_begin = task.other_begin + first_seeing / kAttentionBlock * kAttentionBlock;
+  BlockBias block_bias;
   for (int64_t h = g * group; h < (g + 1) * group; ++h) {
-    for (int64_t query = task.begin; query < query_end; query += kAttentionBlock) {
+    for (int64_t query = query_begin; query < query_end; query += kAttentionBlock) {
       const int64_t num_queries = std::min(kAttentionBlock, query_end - query);
       const float* lse = rows.lse_HT + h * rows.T + query;
       const float* delta = rows.delta_HT + h * rows.T + query;
-      copy_rows(rows.qkv + query * stride + rows.q_column(h), stride, num_queries, E, shape.scale, q_TE);
+      copy_rows(rows.q + query * stride + rows.q_column(h), stride, num_queries, E, shape.scale, q_TE);
       copy_rows(rows.d_o + query * rows.o_stride() + h * E, rows.o_stride(), num_queries, E, 1.0f, do_TE);
       for (int64_t i = 0; i < num_slices; ++i) {
         const int64_t n = slices[i].count;
-        const auto band = AttentionBand::queries_by_keys(query, slices[i].begin, window);
+        const auto band = AttentionBand::queries_by_keys(query + shift, slices[i].begin, reach);
         if (band.misses(num_queries, n)) continue;
-        // forward:  score = scale q . k,  p = exp(score - lse)
+        // forward:  score = scale q . k + bias,  p = exp(score - lse)
         multiply<Update::kOverwrite>(as_rows(q_TE, E), k_panel[i], num_queries, E, n, p);
+        if (rows.inputs.bias != nullptr) {
+          load_bias<A>(*rows.inputs.bias, h, slices[i].begin - query - shift, /*direction=*/1, num_queries, n,
+                       block_bias);
+          add_bias(block_bias, num_queries, n, p);
+        }
         if (!band.covers(num_queries, n)) mask_scores(band, num_queries, n, p);
         probabilities<Along::kRows>(lse, num_queries, n, p);
         // backward: dv += p do,  dp = do . v,  ds = p (dp - delta),  dk += ds scale q
         multiply<Update::kAdd>(as_columns(do_TE, E), p, E, num_queries, n, dv_panel[i]);
         multiply<Update::kOverwrite>(as_rows(do_TE, E), v_panel[i], num_queries, E, n, ds);
         score_gradients<Along::kRows>(p, delta, num_queries, n, ds);
-        clear_lone_scores(query == task.sequence_begin && slices[i].begin == query, window, num_queries, ds);
+        const bool is_corner = slices[i].begin == task.sequence_begin && query + shift == slices[i].begin;
+        clear_lone_scores(reach, is_corner, task.end - task.sequence_begin, num_queries, ds);
         multiply<Update::kAdd>(as_columns(q_TE, E), ds, E, num_queries, n, dk_panel[i]);
       }
     }
@@ -173,42 +199,92 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
   float* const ones = buffers.statistics[0][0];
   std::fill_n(ones, kAttentionBlock, 1.0f);
   for (int64_t i = 0; i < num_slices; ++i) {
-    A* row = rows.dqkv + slices[i].begin * stride;
-    unpack_panel(dk_panel[i], slices[i].count, E, ones, row + rows.k_column(g), stride);
-    unpack_panel(dv_panel[i], slices[i].count, E, ones, row + rows.v_column(g), stride);
+    A* row = rows.dkv + slices[i].begin * rows.kv_stride();
+    unpack_panel(dk_panel[i], slices[i].count, E, ones, row + rows.k_column(g), rows.kv_stride());
+    unpack_panel(dv_panel[i], slices[i].count, E, ones, row + rows.v_column(g), rows.kv_stride());
   }
 }
 
 // Rows of delta a thread takes at a time.
 constexpr int64_t kDeltaBlock = 16;
 
-void backward_hwy(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
-                  ConstTensorView lse_HT, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
-                  TensorView dqkv_TQ, std::span<std::byte> scratch, ThreadPool& pool) {
-  const int64_t H = shape.num_heads, G = shape.num_key_value_heads, T = qkv_TQ.dim(0);
-  const AttentionScratchLayout memory(scratch.data(), shape, T);
-  const std::span<const AttentionTask> tasks = memory.make_tasks(cu_seqlens);
+// dtable_BH = or += the sum of its parts [kBiasParts, H, B], in order.
+inline void sum_bias_parts(const float* parts, TensorView dtable_BH, Update update) {
+  const int64_t B = dtable_BH.dim(0), H = dtable_BH.dim(1);
+  float* const dtable = dtable_BH.as<float>();
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t h = 0; h < H; ++h) {
+      float sum = update == Update::kAdd ? dtable[b * H + h] : 0;
+      for (int64_t part = 0; part < kBiasParts; ++part) sum += parts[(part * H + h) * B + b];
+      dtable[b * H + h] = sum;
+    }
+  }
+}
+
+// dq of all queries; with a position bias its gradient, too, in parts of consecutive tasks.
+template <typename A>
+void query_tasks(const BackwardRows<A>& rows, std::span<const AttentionTask> tasks,
+                 const AttentionScratchLayout& memory, TensorView dtable_BH, Update update,
+                 ThreadPool& pool) {
+  const int64_t H = rows.shape.num_heads;
   const auto num_tasks = std::ssize(tasks);
-  with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
+  if (dtable_BH.empty()) {
+    // Long tasks first: the last queries see the most keys.
+    pool.parallel_for(num_tasks * H, [&](int64_t index) {
+      query_task(rows, tasks[static_cast<size_t>(num_tasks - 1 - index / H)], index % H, nullptr,
+                 memory.buffers());
+    });
+    return;
+  }
+  const int64_t B = dtable_BH.dim(0);
+  float* const parts = memory.bias_parts(pool.num_threads());
+  std::fill_n(parts, kBiasParts * H * B, 0.0f);
+  pool.parallel_for(kBiasParts * H, [&](int64_t index) {
+    const int64_t part = index / H;
+    for (int64_t i = num_tasks * part / kBiasParts; i < num_tasks * (part + 1) / kBiasParts; ++i) {
+      query_task(rows, tasks[static_cast<size_t>(i)], index % H, parts + index * B, memory.buffers());
+    }
+  });
+  sum_bias_parts(parts, dtable_BH, update);
+}
+
+void general_backward_hwy(ConstTensorView do_THE, const AttentionInputs& inputs, ConstTensorView o_THE,
+                          ConstTensorView lse_HT, const AttentionShape& shape,
+                          const AttentionGradients& gradients, std::span<std::byte> scratch,
+                          ThreadPool& pool) {
+  const int64_t G = shape.num_key_value_heads, T = inputs.q_rows.dim(0);
+  const AttentionScratchLayout memory(scratch.data(), shape, std::max(T, inputs.kv_rows.dim(0)));
+  with_activation_type(inputs.q_rows.dtype(), [&]<typename A>(A) {
     const A *const o = o_THE.as<A>(), *const d_o = do_THE.as<A>();
-    const BackwardRows<A> rows = {.qkv = qkv_TQ.as<A>(),
+    const BackwardRows<A> rows = {.inputs = inputs,
+                                  .q = inputs.q_rows.as<A>(),
+                                  .kv = inputs.kv_rows.as<A>(),
                                   .d_o = d_o,
                                   .lse_HT = lse_HT.as<float>(),
                                   .delta_HT = memory.delta_HT(),
-                                  .dqkv = dqkv_TQ.as<A>(),
+                                  .dq = gradients.dq_rows.as<A>(),
+                                  .dkv = gradients.dkv_rows.as<A>(),
                                   .shape = shape,
+                                  .reach = AttentionReach::of(shape, inputs.causal),
                                   .T = T};
     pool.parallel_blocks(T, kDeltaBlock, [&](int64_t begin, int64_t end) {
       delta_rows(o, d_o, shape, T, begin, end, memory.delta_HT());
     });
-    // Long tasks first: the last queries see the most keys, the first keys are seen by the most queries.
-    pool.parallel_for(num_tasks * H, [&](int64_t index) {
-      query_task(rows, tasks[static_cast<size_t>(num_tasks - 1 - index / H)], index % H, memory.buffers());
-    });
-    pool.parallel_for(num_tasks * G, [&](int64_t index) {
+    query_tasks(rows, memory.make_tasks(inputs.cu_queries, inputs.cu_keys), memory, gradients.dtable_BH,
+                gradients.table_update, pool);
+    // The first keys are seen by the most queries.
+    const std::span<const AttentionTask> tasks = memory.make_tasks(inputs.cu_keys, inputs.cu_queries);
+    pool.parallel_for(std::ssize(tasks) * G, [&](int64_t index) {
       key_task(rows, tasks[static_cast<size_t>(index / G)], index % G, memory.buffers());
     });
   });
+}
+
+void backward_hwy(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
+                  ConstTensorView lse_HT, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
+                  TensorView dqkv_TQ, std::span<std::byte> scratch, ThreadPool& pool) {
+  general_backward_hwy(do_THE, AttentionInputs::of_fused(qkv_TQ, shape, cu_seqlens), o_THE, lse_HT, shape,
+                       {dqkv_TQ, dqkv_TQ, {}}, scratch, pool);
 }
 
 }  // namespace HWY_NAMESPACE

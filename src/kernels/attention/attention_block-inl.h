@@ -19,6 +19,7 @@
 #include <limits>
 
 #include "base/divide_up.h"
+#include "kernels/attention/attention_inputs.h"
 #include "kernels/attention/attention_layout.h"
 #include "kernels/vector-inl.h"
 
@@ -259,6 +260,55 @@ HWY_NOINLINE inline void softmax_step(float* scores, int64_t num_rows, int64_t n
       float* value = out + i * kAttentionBlock + column;
       hn::StoreU(hn::Mul(hn::LoadU(d, value), shrink), d, value);
     }
+  }
+}
+
+// Biases of a block of scores by the distance of column and row: element (r, c) has values[c - r + 63], the
+// bias of the distance base + direction (c - r).
+struct BlockBias {
+  static constexpr int64_t kZero = kAttentionBlock - 1;
+  float values[3 * kAttentionBlock];
+};
+
+template <typename A>
+HWY_NOINLINE void load_bias(const PositionBias& bias, int64_t head, int64_t base, int64_t direction,
+                            int64_t num_rows, int64_t num_columns, BlockBias& block) {
+  const A* table = bias.table_BH.as<A>() + head;
+  const int64_t num_heads = bias.table_BH.dim(1);
+  for (int64_t i = BlockBias::kZero - num_rows + 1; i < BlockBias::kZero + num_columns; ++i) {
+    block.values[i] = to_float(table[bias.bucket(base + direction * (i - BlockBias::kZero)) * num_heads]);
+  }
+}
+
+HWY_NOINLINE inline void add_bias(const BlockBias& bias, int64_t num_rows, int64_t num_columns,
+                                  float* scores) {
+  const FloatTag d;
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const float* values = bias.values + BlockBias::kZero - r;
+    for (int64_t column = 0; column < num_columns; column += lanes(d)) {
+      float* score = scores + r * kAttentionBlock + column;
+      hn::StoreU(hn::Add(hn::LoadU(d, score), hn::LoadU(d, values + column)), d, score);
+    }
+  }
+}
+
+// Adds the gradients of a block of scores to those of the buckets of their distances.
+HWY_NOINLINE inline void add_bias_gradient(const float* ds, int64_t num_rows, int64_t num_columns,
+                                           const PositionBias& bias, int64_t base, int64_t direction,
+                                           float* buckets) {
+  const FloatTag d;
+  BlockBias sums;
+  std::fill_n(sums.values, 3 * kAttentionBlock, 0.0f);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    float* values = sums.values + BlockBias::kZero - r;
+    for (int64_t column = 0; column < num_columns; column += lanes(d)) {
+      const auto is_column = hn::FirstN(d, static_cast<size_t>(num_columns - column));
+      const auto gradient = hn::IfThenElseZero(is_column, hn::LoadU(d, ds + r * kAttentionBlock + column));
+      hn::StoreU(hn::Add(hn::LoadU(d, values + column), gradient), d, values + column);
+    }
+  }
+  for (int64_t i = BlockBias::kZero - num_rows + 1; i < BlockBias::kZero + num_columns; ++i) {
+    buckets[bias.bucket(base + direction * (i - BlockBias::kZero))] += sums.values[i];
   }
 }
 

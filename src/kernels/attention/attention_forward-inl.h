@@ -15,7 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-// Query rows and the key and value rows they see: key row s has position s, query row t position t + shift.
+// Query rows of a head, and the key and value rows they see: key row s has position s, query row t position
+// t + shift.
 template <typename A>
 struct ForwardRows {
   const A* q;
@@ -26,14 +27,17 @@ struct ForwardRows {
   int64_t q_stride, kv_stride, o_stride;
   int64_t shift;
   int64_t head_dim;
-  int64_t window;
+  AttentionReach reach;
   float scale;
+  int64_t head = 0;
+  const PositionBias* bias = nullptr;
 };
 
-// o and lse of query rows [begin, min(begin + kAttentionTaskRows, end)) over key rows from key_begin on.
+// o and lse of query rows [begin, min(begin + kAttentionTaskRows, end)) over those of the key rows
+// [key_begin, key_limit) that they see.
 template <typename A>
 HWY_NOINLINE void forward_task(const ForwardRows<A>& rows, int64_t begin, int64_t end, int64_t key_begin,
-                               const AttentionBuffers& buffers) {
+                               int64_t key_limit, const AttentionBuffers& buffers) {
   const int64_t E = rows.head_dim;
   float *const k_SE = buffers.rows[0], *const v_SE = buffers.rows[1], *const scores = buffers.scores[0];
   const auto& q_panel = buffers.panels[0];
@@ -51,8 +55,9 @@ HWY_NOINLINE void forward_task(const ForwardRows<A>& rows, int64_t begin, int64_
     std::fill_n(sum[i], kAttentionBlock, 0.0f);
   }
   const AttentionSlice& last = slices[num_slices - 1];
-  const int64_t key_end = last.begin + last.count + rows.shift;
-  const int64_t first_seen = std::max(key_begin, begin + rows.shift - rows.window + 1);
+  const int64_t key_end = std::min(key_limit, last.begin + last.count + rows.shift + rows.reach.ahead);
+  const int64_t first_seen = std::max(key_begin, begin + rows.shift - rows.reach.before + 1);
+  BlockBias bias;
   for (int64_t key = key_begin + (first_seen - key_begin) / kAttentionBlock * kAttentionBlock; key < key_end;
        key += kAttentionBlock) {
     const int64_t num_keys = std::min(kAttentionBlock, key_end - key);
@@ -60,9 +65,14 @@ HWY_NOINLINE void forward_task(const ForwardRows<A>& rows, int64_t begin, int64_
     copy_rows(rows.v + key * rows.kv_stride, rows.kv_stride, num_keys, E, 1.0f, v_SE);
     for (int64_t i = 0; i < num_slices; ++i) {
       const int64_t n = slices[i].count;
-      const auto band = AttentionBand::keys_by_queries(key, slices[i].begin + rows.shift, rows.window);
+      const auto band = AttentionBand::keys_by_queries(key, slices[i].begin + rows.shift, rows.reach);
       if (band.misses(num_keys, n)) continue;
       multiply<Update::kOverwrite>(as_rows(k_SE, E), q_panel[i], num_keys, E, n, scores);
+      if (rows.bias != nullptr) {
+        load_bias<A>(*rows.bias, rows.head, key - slices[i].begin - rows.shift, /*direction=*/-1, num_keys, n,
+                     bias);
+        add_bias(bias, num_keys, n, scores);
+      }
       if (!band.covers(num_keys, n)) mask_scores(band, num_keys, n, scores);
       softmax_step(scores, num_keys, n, max[i], sum[i], o_panel[i], E);
       multiply<Update::kAdd>(as_columns(v_SE, E), scores, E, num_keys, n, o_panel[i]);
@@ -78,35 +88,44 @@ HWY_NOINLINE void forward_task(const ForwardRows<A>& rows, int64_t begin, int64_
   }
 }
 
-void forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
-                 TensorView o_THE, TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool) {
+void general_forward_hwy(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
+                         TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t E = shape.head_dim, H = shape.num_heads, G = shape.num_key_value_heads;
-  const int64_t T = qkv_TQ.dim(0), Q = shape.qkv_width();
-  const AttentionScratchLayout memory(scratch.data(), shape, T);
-  const std::span<const AttentionTask> tasks = memory.make_tasks(cu_seqlens);
+  const int64_t T = inputs.q_rows.dim(0);
+  const AttentionScratchLayout memory(scratch.data(), shape, std::max(T, inputs.kv_rows.dim(0)));
+  const std::span<const AttentionTask> tasks = memory.make_tasks(inputs.cu_queries, inputs.cu_keys);
   float* const lse = lse_HT.empty() ? nullptr : lse_HT.as<float>();
-  with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
-    const A* const qkv = qkv_TQ.as<A>();
+  with_activation_type(inputs.q_rows.dtype(), [&]<typename A>(A) {
+    const A* const q = inputs.q_rows.as<A>() + inputs.q_column;
+    const A* const kv = inputs.kv_rows.as<A>();
     A* const o = o_THE.as<A>();
     // Last rows first: they see the most keys, and long tasks must not be left for the end.
     pool.parallel_for(std::ssize(tasks) * H, [&](int64_t index) {
       const AttentionTask& task = tasks[tasks.size() - 1 - static_cast<size_t>(index / H)];
       const int64_t h = index % H, g = h / (H / G);
-      const ForwardRows<A> rows = {.q = qkv + h * E,
-                                   .k = qkv + (H + g) * E,
-                                   .v = qkv + (H + G + g) * E,
+      const ForwardRows<A> rows = {.q = q + h * E,
+                                   .k = kv + inputs.k_column + g * E,
+                                   .v = kv + inputs.v_column + g * E,
                                    .o = o + h * E,
                                    .lse = lse == nullptr ? nullptr : lse + h * T,
-                                   .q_stride = Q,
-                                   .kv_stride = Q,
+                                   .q_stride = inputs.q_rows.dim(1),
+                                   .kv_stride = inputs.kv_rows.dim(1),
                                    .o_stride = H * E,
-                                   .shift = 0,
+                                   .shift = task.shift(),
                                    .head_dim = E,
-                                   .window = effective_window(shape),
-                                   .scale = shape.scale};
-      forward_task(rows, task.begin, task.sequence_end, task.sequence_begin, memory.buffers());
+                                   .reach = AttentionReach::of(shape, inputs.causal),
+                                   .scale = shape.scale,
+                                   .head = h,
+                                   .bias = inputs.bias};
+      forward_task(rows, task.begin, task.end, task.other_begin, task.other_end, memory.buffers());
     });
   });
+}
+
+void forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
+                 TensorView o_THE, TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool) {
+  general_forward_hwy(AttentionInputs::of_fused(qkv_TQ, shape, cu_seqlens), shape, o_THE, lse_HT, scratch,
+                      pool);
 }
 
 // o of a single query row t: dot products along the head, for the few rows of a generation step, which would
@@ -120,7 +139,7 @@ HWY_NOINLINE void forward_row(const ForwardRows<A>& rows, int64_t t, const Atten
   std::fill_n(o, E, 0.0f);
   float max = std::numeric_limits<float>::lowest(), sum = 0;
   constexpr int64_t kKeys = kAttentionBlock * kAttentionBlock;  // capacity of `scores`
-  for (int64_t begin = std::max<int64_t>(0, key_end - rows.window); begin < key_end; begin += kKeys) {
+  for (int64_t begin = std::max<int64_t>(0, key_end - rows.reach.before); begin < key_end; begin += kKeys) {
     const int64_t count = std::min(kKeys, key_end - begin);
     float new_max = max;
     for (int64_t s = 0; s < count; ++s) {
@@ -186,12 +205,12 @@ void cached_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView 
                                    .o_stride = H * E,
                                    .shift = cache_length,
                                    .head_dim = E,
-                                   .window = effective_window(shape),
+                                   .reach = AttentionReach::of(shape),
                                    .scale = shape.scale};
       if (T < kMinBlockTokens) {
         forward_row(rows, begin, memory.buffers());
       } else {
-        forward_task(rows, begin, T, 0, memory.buffers());
+        forward_task(rows, begin, T, 0, T + cache_length, memory.buffers());
       }
     });
   });

@@ -19,7 +19,11 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-const AttentionKernels kKernels = {.forward = forward_hwy, .backward = backward_hwy, .cached = cached_hwy};
+const AttentionKernels kKernels = {.forward = forward_hwy,
+                                   .backward = backward_hwy,
+                                   .cached = cached_hwy,
+                                   .general_forward = general_forward_hwy,
+                                   .general_backward = general_backward_hwy};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera

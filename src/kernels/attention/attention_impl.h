@@ -12,6 +12,8 @@ struct AttentionKernels {
   decltype(&attention) forward;
   decltype(&attention_backward) backward;
   decltype(&attention_cached) cached;
+  decltype(&general_attention) general_forward;
+  decltype(&general_attention_backward) general_backward;
 };
 
 std::vector<Implementation<AttentionKernels>> attention_ref();

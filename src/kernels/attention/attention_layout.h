@@ -23,11 +23,18 @@ inline constexpr int64_t kAttentionBlock = 64;
 inline constexpr int64_t kAttentionSlices = 2;
 inline constexpr int64_t kAttentionTaskRows = kAttentionBlock * kAttentionSlices;
 
-// Rows [begin, min(begin + kAttentionTaskRows, sequence_end)) of the sequence [sequence_begin, sequence_end).
+// Rows [begin, min(begin + kAttentionTaskRows, end)) of the sequence [sequence_begin, end), and the rows of
+// the other side's sequence: the keys of queries, or the queries of keys. Both sequences end at the same
+// position.
 struct AttentionTask {
   int32_t sequence_begin;
-  int32_t sequence_end;
   int32_t begin;
+  int32_t end;
+  int32_t other_begin;
+  int32_t other_end;
+
+  // Row r has the position of row r + shift() of the other side.
+  int64_t shift() const { return other_end - end; }
 };
 
 // Rows [begin, begin + count) of a task, along the columns of its panels.
@@ -72,27 +79,41 @@ struct AttentionBuffers {
   }
 };
 
-// The scratch memory of a call: tasks [T], delta [H, T], then the buffers of every thread.
+// Gradients of a position bias are summed in this many parts, whatever the number of threads.
+inline constexpr int64_t kBiasParts = 16;
+
+// The scratch memory of a call: tasks [T], delta [H, T], then the buffers of every thread, then the parts of
+// the gradient of a position bias, [kBiasParts, H, buckets].
 class AttentionScratchLayout {
  public:
   AttentionScratchLayout(std::byte* memory, const AttentionShape& shape, int64_t max_tokens)
       : memory_(memory), shape_(shape), max_tokens_(max_tokens) {}
 
-  static int64_t size_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_threads) {
+  static int64_t size_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_threads,
+                            int64_t num_buckets = 0) {
     const AttentionScratchLayout layout(nullptr, shape, max_tokens);
-    return layout.thread_offset(num_threads);
+    return layout.thread_offset(num_threads) +
+           kBiasParts * shape.num_heads * num_buckets * static_cast<int64_t>(sizeof(float));
   }
 
-  // Tasks of all sequences, in row order: every sequence from its first row on.
-  std::span<const AttentionTask> make_tasks(std::span<const int32_t> cu_seqlens) const {
+  // Tasks of all sequences, in row order: every sequence from its first row on. `cu_others` starts those of
+  // the other side.
+  std::span<const AttentionTask> make_tasks(std::span<const int32_t> cu_seqlens,
+                                            std::span<const int32_t> cu_others) const {
     auto* tasks = reinterpret_cast<AttentionTask*>(memory_);
     size_t count = 0;
     for (size_t n = 0; n + 1 < cu_seqlens.size(); ++n) {
       for (int64_t begin = cu_seqlens[n]; begin < cu_seqlens[n + 1]; begin += kAttentionTaskRows) {
-        tasks[count++] = {cu_seqlens[n], cu_seqlens[n + 1], static_cast<int32_t>(begin)};
+        tasks[count++] = {cu_seqlens[n], static_cast<int32_t>(begin), cu_seqlens[n + 1], cu_others[n],
+                          cu_others[n + 1]};
       }
     }
     return {tasks, count};
+  }
+
+  // [kBiasParts, H, buckets]
+  float* bias_parts(int64_t num_threads) const {
+    return reinterpret_cast<float*>(memory_ + thread_offset(num_threads));
   }
 
   float* delta_HT() const { return reinterpret_cast<float*>(memory_ + tasks_bytes()); }
@@ -123,23 +144,31 @@ class AttentionScratchLayout {
   int64_t max_tokens_;
 };
 
-// sliding_window, with 0 = unlimited replaced by a number that no difference of positions reaches.
-inline int64_t effective_window(const AttentionShape& shape) {
-  return shape.sliding_window == 0 ? int64_t{1} << 40 : shape.sliding_window;
-}
+// A query at position t sees the keys at positions s with t - before < s <= t + ahead.
+struct AttentionReach {
+  static constexpr int64_t kUnlimited = int64_t{1} << 40;  // no difference of positions reaches it
 
-// Marks the visible elements of a block of scores: row r, column c with lo + r <= c < hi + r. The causal
-// limit and the window limit both move one column per row.
+  int64_t before;
+  int64_t ahead;
+
+  static AttentionReach of(const AttentionShape& shape, bool causal = true) {
+    const int64_t before = shape.sliding_window == 0 ? kUnlimited : shape.sliding_window;
+    return {before, causal ? 0 : before - 1};
+  }
+};
+
+// Marks the visible elements of a block of scores: row r, column c with lo + r <= c < hi + r. Both limits of
+// what is visible move one column per row.
 struct AttentionBand {
   int64_t lo;
   int64_t hi;
 
   // Rows are keys starting at position `key`, columns queries starting at position `query`.
-  static AttentionBand keys_by_queries(int64_t key, int64_t query, int64_t window) {
-    return {key - query, key - query + window};
+  static AttentionBand keys_by_queries(int64_t key, int64_t query, const AttentionReach& reach) {
+    return {key - query - reach.ahead, key - query + reach.before};
   }
-  static AttentionBand queries_by_keys(int64_t query, int64_t key, int64_t window) {
-    return {query - key - window + 1, query - key + 1};
+  static AttentionBand queries_by_keys(int64_t query, int64_t key, const AttentionReach& reach) {
+    return {query - key - reach.before + 1, query - key + reach.ahead + 1};
   }
   bool misses(int64_t num_rows, int64_t num_columns) const { return lo >= num_columns || hi + num_rows <= 1; }
   bool covers(int64_t num_rows, int64_t num_columns) const { return lo + num_rows <= 1 && hi >= num_columns; }

@@ -3,6 +3,7 @@
 
 #include "kernels/activation_type.h"
 #include "kernels/attention/attention_impl.h"
+#include "kernels/attention/general_attention_ref.h"
 
 namespace tessera {
 namespace {
@@ -161,7 +162,13 @@ void cached_ref(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView 
 }  // namespace
 
 std::vector<Implementation<AttentionKernels>> attention_ref() {
-  return {{"ref", Isa::kRef, {.forward = forward_ref, .backward = backward_ref, .cached = cached_ref}}};
+  return {{"ref",
+           Isa::kRef,
+           {.forward = forward_ref,
+            .backward = backward_ref,
+            .cached = cached_ref,
+            .general_forward = general_forward_ref,
+            .general_backward = general_backward_ref}}};
 }
 
 }  // namespace tessera

@@ -19,6 +19,10 @@ void add(TensorView x, ConstTensorView y, ThreadPool& pool) {
   elementwise_table().chosen().add(x, y, pool);
 }
 
+void scale(TensorView x, float factor, ThreadPool& pool) {
+  elementwise_table().chosen().scale(x, factor, pool);
+}
+
 void round_to(ConstTensorView from, TensorView to, ThreadPool& pool) {
   TESSERA_CHECK(from.dtype() == DType::kF32 && from.num_elements() == to.num_elements(), "{} {} to {} {}",
                 dtype_name(from.dtype()), from.shape().to_string(), dtype_name(to.dtype()),

@@ -37,6 +37,22 @@ void add_hwy(TensorView x, ConstTensorView y, ThreadPool& pool) {
   });
 }
 
+void scale_hwy(TensorView x, float factor, ThreadPool& pool) {
+  with_activation_type(x.dtype(), [&]<typename A>(A) {
+    A* const x_all = x.as<A>();
+    pool.parallel_blocks(x.num_elements(), kAddBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+      const FloatTag d;
+      A* const to = x_all + begin;
+      for_each_group<4>(d, end - begin, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+        prefetch_ahead<access.kVectors, A>(d, to + i);
+        auto values = access.load(d, to + i);
+        for (size_t k = 0; k < access.kVectors; ++k) values.v[k] = hn::Mul(values.v[k], hn::Set(d, factor));
+        access.store(d, values, to + i);
+      });
+    });
+  });
+}
+
 void round_to_hwy(ConstTensorView from, TensorView to, ThreadPool& pool) {
   const float* const from_all = from.as<float>();
   with_activation_type(to.dtype(), [&]<typename A>(A) {
@@ -91,7 +107,7 @@ double sum_of_squares_hwy(std::span<const float> x, std::span<std::byte> scratch
 }
 
 const ElementwiseKernels kKernels = {
-    .add = add_hwy, .round_to = round_to_hwy, .sum_of_squares = sum_of_squares_hwy};
+    .add = add_hwy, .scale = scale_hwy, .round_to = round_to_hwy, .sum_of_squares = sum_of_squares_hwy};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera

@@ -13,6 +13,7 @@ inline constexpr int64_t kSumOfSquaresBlock = 64 * 1024;
 
 struct ElementwiseKernels {
   decltype(&tessera::add) add;
+  decltype(&tessera::scale) scale;
   decltype(&tessera::round_to) round_to;
   decltype(&tessera::sum_of_squares) sum_of_squares;
 };

@@ -12,6 +12,13 @@ void add_ref(TensorView x, ConstTensorView y, ThreadPool& /*pool*/) {
   });
 }
 
+void scale_ref(TensorView x, float factor, ThreadPool& /*pool*/) {
+  with_activation_type(x.dtype(), [&]<typename A>(A) {
+    for (int64_t i = 0; i < x.num_elements(); ++i)
+      x.as<A>()[i] = from_float<A>(to_float(x.as<A>()[i]) * factor);
+  });
+}
+
 void round_to_ref(ConstTensorView from, TensorView to, ThreadPool& /*pool*/) {
   with_activation_type(to.dtype(), [&]<typename A>(A) {
     for (int64_t i = 0; i < to.num_elements(); ++i) to.as<A>()[i] = from_float<A>(from.as<float>()[i]);
@@ -28,7 +35,9 @@ double sum_of_squares_ref(std::span<const float> x, std::span<std::byte> /*scrat
 
 std::vector<Implementation<ElementwiseKernels>> elementwise_ref() {
   return {
-      {"ref", Isa::kRef, {.add = add_ref, .round_to = round_to_ref, .sum_of_squares = sum_of_squares_ref}}};
+      {"ref",
+       Isa::kRef,
+       {.add = add_ref, .scale = scale_ref, .round_to = round_to_ref, .sum_of_squares = sum_of_squares_ref}}};
 }
 
 }  // namespace tessera

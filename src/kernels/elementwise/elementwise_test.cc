@@ -46,6 +46,26 @@ TEST(Add, IsTheRoundedSumInEveryImplementation) {
   }
 }
 
+TEST(Scale, IsTheRoundedProductInEveryImplementation) {
+  ThreadPool pool(2);
+  for (const auto& implementation : elementwise_table().usable()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const int64_t count : kCounts) {
+        GuardedTensor x(dtype, {count});
+        x.fill_normal(1);
+        const GuardedTensor before = x;
+        implementation.kernels.scale(x.view(), 0.0441941738f, pool);
+        EXPECT_TRUE(x.guards_intact());
+        for (int64_t i = 0; i < count; ++i) {
+          const float want = static_cast<float>(before[i]) * 0.0441941738f;
+          ASSERT_EQ(x[i], dtype == DType::kBF16 ? to_float(to_bf16(want)) : want)
+              << describe(implementation) << " " << dtype_name(dtype) << " count " << count << " index " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(RoundTo, RoundsOnceToTheNearest) {
   ThreadPool pool(2);
   for (const auto& implementation : elementwise_table().usable()) {

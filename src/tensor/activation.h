@@ -1,0 +1,15 @@
+// The function between the two products of a feed-forward block.
+#pragma once
+
+namespace tessera {
+
+// Named as in Hugging Face's ACT2FN; the gated ones multiply the result by a second half of the first product
+// (Shazeer, "GLU variants improve transformer", 2020).
+enum class Activation { kGatedSilu, kGatedGeluTanh, kGatedGelu, kRelu, kGelu };
+
+// Whether the first product is twice as wide as the second takes: [gate: F | up: F].
+constexpr bool is_gated(Activation activation) {
+  return activation != Activation::kRelu && activation != Activation::kGelu;
+}
+
+}  // namespace tessera
