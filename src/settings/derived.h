@@ -29,7 +29,8 @@ std::optional<OuterSettings> outer_settings_of(const OuterSettings& outer);
 
 // nullopt = all weights are trained. Reads the configuration of adapter_name_or_path. Errors of
 // read_lora_config(); kBadConfig for values that contradict each other.
-std::optional<LoraConfig> lora_config_of(const LoraSpec& lora, const ModelSource& model);
+std::optional<LoraConfig> lora_config_of(const LoraSpec& lora, const ModelSource& model,
+                                         const ModelConfig& base = {});
 // The form of the weights beside adapters.
 Quantization base_quantization_of(const BaseSpec& base);
 

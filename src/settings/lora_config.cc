@@ -82,7 +82,8 @@ std::vector<std::pair<std::string, double>> parse_alpha_pattern(const std::strin
   return config_with_pattern("alpha_pattern", text).alpha_pattern;
 }
 
-std::optional<LoraConfig> lora_config_of(const LoraSpec& lora, const ModelSource& model) {
+std::optional<LoraConfig> lora_config_of(const LoraSpec& lora, const ModelSource& model,
+                                         const ModelConfig& base) {
   if (lora.finetuning_type != FinetuningType::kLora) return std::nullopt;
   LoraConfig config;
   if (!lora.adapter.empty()) {
@@ -104,6 +105,9 @@ std::optional<LoraConfig> lora_config_of(const LoraSpec& lora, const ModelSource
                         {"rank_pattern", pattern_json(lora.rank_pattern)},
                         {"alpha_pattern", pattern_json(lora.alpha_pattern)}});
   }
+  if (lora.adapter.empty())
+    config.task_type = base.encoder_decoder ? "SEQ_2_SEQ_LM" : base.encoder ? "" : "CAUSAL_LM";
+  if (config.target_modules.names() == lora_module_names()) config.target_modules = lora_module_names(base);
   const auto hub_name = model.hub_names.find("model");
   config.base_model_name_or_path = hub_name == model.hub_names.end() ? model.folder : hub_name->second;
   return config;

@@ -169,6 +169,16 @@ std::vector<std::pair<std::string, Value>> read_pattern(const JsonNode& fields,
   return values;
 }
 
+// "" for the models of other tasks, which PEFT does not write for the base model alone.
+std::string read_task_type(const JsonNode& type) {
+  const std::string word = type.string_or("");
+  if (!word.empty() && word != "CAUSAL_LM" && word != "SEQ_2_SEQ_LM")
+    fail(ExitCode::kBadConfig,
+         "{}: field 'task_type': '{}' is not supported, expected CAUSAL_LM or SEQ_2_SEQ_LM", type.origin(),
+         printable(word));
+  return word;
+}
+
 double read_alpha(const JsonNode& node) {
   const double alpha = node.number();
   if (!(alpha > 0 && alpha <= kMaxAlpha)) node.expected("a number above 0, at most 1000000");
@@ -241,6 +251,7 @@ LoraConfig parse_lora_config(std::string_view json, const std::string& origin) {
   const JsonNode dropout = fields["lora_dropout"];
   config.lora_dropout = dropout.number_or(0);
   if (!(config.lora_dropout >= 0 && config.lora_dropout < 1)) dropout.expected("a number from 0 to below 1");
+  config.task_type = read_task_type(fields["task_type"]);
   config.use_rslora = fields["use_rslora"].boolean_or(false);
   config.target_modules = read_targets(fields["target_modules"]);
   config.exclude_modules = read_excluded(fields["exclude_modules"]);
@@ -285,7 +296,8 @@ std::string write_lora_config(const LoraConfig& config) {
       {"rank_pattern", nlohmann::ordered_json::object()},
       {"revision", revision ? nlohmann::ordered_json(*revision) : nlohmann::ordered_json()},
       {"target_modules", config.target_modules.json()},
-      {"task_type", "CAUSAL_LM"},
+      {"task_type",
+       config.task_type.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(config.task_type)},
       {"use_dora", false},
       {"use_rslora", config.use_rslora},
   };

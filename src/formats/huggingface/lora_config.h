@@ -26,6 +26,7 @@ struct LoraModule {
 // Fields spelled as in PEFT.
 struct LoraConfig {
   std::string base_model_name_or_path;
+  std::string task_type = "CAUSAL_LM";  // of PEFT; SEQ_2_SEQ_LM beside T5, "" beside an encoder
   int64_t r = 8;
   double lora_alpha = 8;
   double lora_dropout = 0;

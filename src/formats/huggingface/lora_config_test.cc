@@ -142,7 +142,7 @@ TEST(LoraConfig, WhatIsWrongOrMissingHereIsNamed) {
       {"layers_to_transform", "[\"1\"]", ExitCode::kBadData, "field 'layers_to_transform[0]': expected"},
       {"layers_pattern", "\"layers\"", ExitCode::kBadConfig, "needs layers_to_transform"},
       {"init_lora_weights", "\"new\"", ExitCode::kBadData, "field 'init_lora_weights': expected true, false"},
-      {"task_type", "\"SEQ_CLS\"", ExitCode::kBadConfig, "expected \"CAUSAL_LM\""},
+      {"task_type", "\"SEQ_CLS\"", ExitCode::kBadConfig, "expected CAUSAL_LM"},
       {"rank_pattern", "{\"q_proj\": \"two\"}", ExitCode::kBadData, "field 'rank_pattern.q_proj': expected"},
   };
   for (const Case& wrong : cases) {

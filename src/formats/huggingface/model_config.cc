@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "formats/file_kind.h"
+#include "formats/huggingface/config_reading.h"
 #include "formats/huggingface/model_families.h"
 #include "formats/json.h"
 #include "io/file.h"
@@ -18,7 +19,7 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxInt32 = kMaxConfigInteger;
 
 // One field of every family: "llama, mistral, ...".
 std::string known_names(std::string FamilyInfo::*field) {
@@ -38,8 +39,7 @@ const FamilyInfo* find_family(std::string FamilyInfo::*field, const std::string&
 // (LlamaModel), or one with the head of another task. Only another family's name contradicts it.
 void check_architecture(const JsonNode& architectures, const FamilyInfo& family) {
   if (architectures.is_null()) return;
-  const std::string backbone =
-      family.architecture.substr(0, family.architecture.find("ForCausalLM")) + "Model";
+  const std::string backbone = family.architecture.substr(0, family.architecture.find("For")) + "Model";
   std::vector<std::string> others;
   for (const JsonNode& name : architectures.list()) {
     if (name.string() == family.architecture || name.string() == backbone) continue;
@@ -81,7 +81,7 @@ const FamilyInfo& read_family(const JsonNode& fields) {
 
 // A field that would change what the model computes may only have its neutral value.
 void refuse_unsupported(const JsonNode& fields, const FamilyInfo& family) {
-  for (const ConfigField& field : config_fields()) {
+  for (const ConfigField& field : config_fields(family.kind)) {
     if (field.use != "only") continue;
     const Json& value = fields[field.name].json();
     const Json neutral = Json::parse(field.value);
@@ -89,6 +89,9 @@ void refuse_unsupported(const JsonNode& fields, const FamilyInfo& family) {
     fail(ExitCode::kBadConfig, "{}: field '{}': {} is not supported{}", fields.origin(), field.name,
          printable(value.dump()), neutral.is_null() ? "" : fmt::format(", expected {}", field.value));
   }
+}
+
+void check_activation_and_biases(const JsonNode& fields, const FamilyInfo& family) {
   const std::string activation = fields["hidden_act"].string_or("silu");
   if (activation != "silu" && activation != "swish")
     fail(ExitCode::kBadConfig, "{}: field 'hidden_act': '{}' is not supported, expected 'silu'",
@@ -109,28 +112,21 @@ void refuse_unsupported(const JsonNode& fields, const FamilyInfo& family) {
         fields.origin(), family.model_type);
 }
 
-// Unknown fields are a warning, but a likely typo is an error: the default would silently be used instead.
-void check_unknown_fields(const JsonNode& fields) {
+// An unknown field of a decoder is a warning, but a likely typo is an error: the default would silently be
+// used instead. Other kinds of families refuse what they do not know.
+void check_unknown_fields(const JsonNode& fields, FamilyKind kind) {
   for (const auto& [name, value] : fields.object().items()) {
-    if (find_config_field(name) != nullptr) continue;
-    for (const ConfigField& field : config_fields()) {
+    if (find_config_field(name, kind) != nullptr) continue;
+    for (const ConfigField& field : config_fields(kind)) {
       if (field.use == "read" && name.size() <= field.name.size() + 2 &&
           edit_distance(name, std::string(field.name)) <= 2 && !fields.contains(field.name))
         fail(ExitCode::kBadConfig, "{}: unknown field '{}': did you mean '{}'?", fields.origin(),
              printable(name), field.name);
     }
+    if (kind != FamilyKind::kDecoder && !name.starts_with("_"))
+      fail(ExitCode::kBadConfig, "{}: field '{}' is not supported", fields.origin(), printable(name));
     log_warning("{}: field '{}' is unknown and has no effect", fields.origin(), printable(name));
   }
-}
-
-int64_t read_size(const JsonNode& size, std::optional<int64_t> absent, int64_t max) {
-  return size.is_null() && absent ? *absent : size.integer(1, max);
-}
-
-double read_positive(const JsonNode& number, double absent, double max) {
-  const double value = number.number_or(absent);
-  if (!(value > 0 && value <= max)) number.expected(fmt::format("a number above 0, at most {}", max));
-  return value;
 }
 
 void read_sizes(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config) {
@@ -317,6 +313,18 @@ std::optional<int64_t> read_token(const JsonNode& token, int64_t vocab_size) {
   return std::nullopt;
 }
 
+}  // namespace
+
+int64_t read_size(const JsonNode& size, std::optional<int64_t> absent, int64_t max) {
+  return size.is_null() && absent ? *absent : size.integer(1, max);
+}
+
+double read_positive(const JsonNode& number, double absent, double max) {
+  const double value = number.number_or(absent);
+  if (!(value > 0 && value <= max)) number.expected(fmt::format("a number above 0, at most {}", max));
+  return value;
+}
+
 void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config) {
   const auto read = [&](const char* name, std::optional<int64_t> absent) -> std::optional<int64_t> {
     if (!fields.contains(name)) return absent && *absent < config.vocab_size ? absent : std::nullopt;
@@ -338,14 +346,10 @@ void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& 
   }
 }
 
-}  // namespace
+namespace {
 
-ModelConfig parse_model_config(std::string_view json, const std::string& origin) {
-  const Json root = parse_json(json, origin);
-  const JsonNode fields(root, origin);
-  const FamilyInfo& family = read_family(fields);
-  refuse_unsupported(fields, family);
-  check_unknown_fields(fields);
+ModelConfig read_decoder_config(const JsonNode& fields, const FamilyInfo& family) {
+  check_activation_and_biases(fields, family);
   ModelConfig config;
   config.family = family.family;
   read_sizes(fields, family, config);
@@ -358,6 +362,21 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
   config.qkv_bias = config.o_bias || family.has_qkv_bias;
   config.mlp_bias = family.has_mlp_bias && fields["mlp_bias"].boolean_or(false);
   config.qk_norm = family.has_qk_norm;
+  return config;
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view json, const std::string& origin) {
+  const Json root = parse_json(json, origin);
+  const JsonNode fields(root, origin);
+  const FamilyInfo& family = read_family(fields);
+  refuse_unsupported(fields, family);
+  check_unknown_fields(fields, family.kind);
+  const auto read = family.kind == FamilyKind::kEncoderDecoder ? read_t5_config
+                    : family.kind == FamilyKind::kEncoder      ? read_encoder_config
+                                                               : read_decoder_config;
+  ModelConfig config = read(fields, family);
   config.json = json;
   return config;
 }

@@ -1,4 +1,4 @@
-// config.json of a Hugging Face model folder, for the families that share Llama's layers.
+// config.json of a Hugging Face model folder.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "formats/huggingface/lora_config.h"
+#include "tensor/activation.h"
 #include "tensor/quantization.h"
 
 namespace tessera {
 
-enum class ModelFamily { kLlama, kMistral, kQwen2, kQwen3 };
+enum class ModelFamily { kLlama, kMistral, kQwen2, kQwen3, kT5, kBert, kXlmRoberta, kModernBert };
 
 enum class RopeType { kDefault, kLinear, kLlama3 };
 
@@ -27,7 +28,33 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-// Fields spelled as in Hugging Face.
+// An encoder whose output a decoder attends to, with T5's relative positions: scores have a bias by the
+// bucket of the distance between query and key, from one table for all layers of a stack.
+struct EncoderDecoder {
+  int64_t num_encoder_layers = 0;  // the first of num_hidden_layers; the others are the decoder's
+  int64_t relative_attention_num_buckets = 32;
+  int64_t relative_attention_max_distance = 128;
+  int32_t decoder_start_token_id = 0;  // comes before the target's tokens
+  bool scale_decoder_outputs = false;  // by 1 / sqrt(hidden_size), before the LM head
+
+  bool operator==(const EncoderDecoder&) const = default;
+};
+
+// An encoder alone: every token attends to the tokens on both sides, and some of them are predicted.
+struct EncoderOnly {
+  bool norm_first = false;  // before attention and MLP (ModernBERT) rather than after their sums (BERT)
+  bool norm_bias = true;
+  int64_t type_vocab_size = 0;  // token types; 0: none
+  bool has_positions = true;    // a table of absolute positions rather than rotary ones
+  int64_t position_offset = 0;  // of the first position in the table
+  double local_rope_theta = 0;  // of layers with a sliding window; rope_theta is that of the others
+  bool transform_bias = true;   // of the layer before the LM head
+  bool lm_head_bias = true;
+
+  bool operator==(const EncoderOnly&) const = default;
+};
+
+// Fields spelled as in Hugging Face's Llama; those of other families that mean the same are read into them.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   int64_t vocab_size = 0;
@@ -46,6 +73,9 @@ struct ModelConfig {
   bool o_bias = false;    // o_proj: attention_bias of Llama and Qwen3
   bool mlp_bias = false;
   bool qk_norm = false;  // Qwen3
+  Activation activation = Activation::kGatedSilu;
+  std::optional<EncoderDecoder> encoder_decoder;
+  std::optional<EncoderOnly> encoder;  // neither is set: a decoder alone
   double initializer_range = 0.02;
   std::vector<int64_t> sliding_window;  // per layer, 0 = none
   std::optional<int64_t> bos_token_id;
@@ -63,6 +93,9 @@ struct ModelConfig {
 // what was found. Unknown model_type, hidden_act, rope type, quantization_config, ... are rejected by name.
 ModelConfig read_model_config(const std::filesystem::path& path);  // a config.json or a folder with one
 ModelConfig parse_model_config(std::string_view json, const std::string& origin);
+
+// The linear layers that "all-linear" means in this model: lora_module_names() in decoders.
+std::vector<std::string> lora_module_names(const ModelConfig& config);
 
 // The shapes of a named preset; kUsage listing the known names if there is none. vocab_size 0 = use the
 // tokenizer's.

@@ -78,6 +78,11 @@ void write_sliding_window(const ModelConfig& config, WindowLayers layers, Ordere
   json["layer_types"] = types;
 }
 
+// Version 5 renamed the field and still reads the old name.
+void write_dtype(const std::string& torch_dtype, OrderedJson& json) {
+  json[json.contains("dtype") ? "dtype" : "torch_dtype"] = torch_dtype;
+}
+
 }  // namespace
 
 std::string write_model_config(const ModelConfig& config, const std::string& torch_dtype) {
@@ -85,6 +90,19 @@ std::string write_model_config(const ModelConfig& config, const std::string& tor
   const FamilyInfo& family = family_info(config.family);
   json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;
+  if (config.encoder) {
+    json["vocab_size"] = config.vocab_size;  // the shape is that of the file
+    write_dtype(torch_dtype, json);
+    return json.dump(2) + "\n";
+  }
+  if (config.encoder_decoder) {
+    // The shape is that of the file. Transformers 5 takes scale_decoder_outputs before tie_word_embeddings.
+    json["vocab_size"] = config.vocab_size;
+    json["tie_word_embeddings"] = config.tie_word_embeddings;
+    json["scale_decoder_outputs"] = config.encoder_decoder->scale_decoder_outputs;
+    write_dtype(torch_dtype, json);
+    return json.dump(2) + "\n";
+  }
   json["hidden_act"] = "silu";
   json["vocab_size"] = config.vocab_size;
   json["hidden_size"] = config.hidden_size;
@@ -105,8 +123,7 @@ std::string write_model_config(const ModelConfig& config, const std::string& tor
   json["eos_token_id"] = token_ids(config.eos_token_ids);
   if (config.pad_token_id || json.contains("pad_token_id"))
     json["pad_token_id"] = token_id(config.pad_token_id);
-  // Version 5 renamed the field and still reads the old name.
-  json[json.contains("dtype") ? "dtype" : "torch_dtype"] = torch_dtype;
+  write_dtype(torch_dtype, json);
   return json.dump(2) + "\n";
 }
 
@@ -116,6 +133,7 @@ std::string write_generation_config(const ModelConfig& config) {
   if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
   if (!config.eos_token_ids.empty()) json["eos_token_id"] = token_ids(config.eos_token_ids);
   if (config.pad_token_id) json["pad_token_id"] = *config.pad_token_id;
+  if (config.encoder_decoder) json["decoder_start_token_id"] = config.encoder_decoder->decoder_start_token_id;
   return json.dump(2) + "\n";
 }
 

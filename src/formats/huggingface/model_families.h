@@ -20,6 +20,9 @@ enum class WindowLayers {
   kAfterFirst
 };  // kAfterFirst: with use_sliding_window, from max_window_layers on
 
+// A decoder alone, an encoder and a decoder that attends to it, or an encoder alone.
+enum class FamilyKind { kDecoder, kEncoderDecoder, kEncoder };
+
 // The defaults of absent fields are those of transformers' configuration classes.
 struct FamilyInfo {
   ModelFamily family;
@@ -37,20 +40,21 @@ struct FamilyInfo {
   bool has_qkv_bias;        // q, k and v always have one
   bool has_mlp_bias;        // mlp_bias says whether
   bool has_qk_norm;
+  FamilyKind kind = FamilyKind::kDecoder;
 };
 
 std::span<const FamilyInfo> model_families();
 const FamilyInfo& family_info(ModelFamily family);
 
-// A line of config_fields.tsv.
+// A line of config_fields.tsv, t5_fields.tsv or encoder_fields.tsv.
 struct ConfigField {
   std::string_view name;
   std::string_view use;    // "read", "ignored", "only", "other"
   std::string_view value;  // JSON
 };
 
-const std::vector<ConfigField>& config_fields();
+const std::vector<ConfigField>& config_fields(FamilyKind kind = FamilyKind::kDecoder);
 // Null for a name that no line has.
-const ConfigField* find_config_field(std::string_view name);
+const ConfigField* find_config_field(std::string_view name, FamilyKind kind = FamilyKind::kDecoder);
 
 }  // namespace tessera

@@ -187,8 +187,18 @@ void append_config(const ModelConfig& config, std::string& out) {
   line("mlp", format_count(config.intermediate_size));
   line("vocabulary",
        format_count(config.vocab_size) + (config.tie_word_embeddings ? ", tied embeddings" : ""));
-  line("positions", format_count(config.max_position_embeddings));
-  line("rope", rope_text(config));
+  if (config.encoder_decoder) {
+    line("encoder", format_count(config.encoder_decoder->num_encoder_layers, "layer"));
+    line("positions",
+         fmt::format("relative, {} up to a distance of {}",
+                     format_count(config.encoder_decoder->relative_attention_num_buckets, "bucket"),
+                     config.encoder_decoder->relative_attention_max_distance));
+  } else if (config.encoder && config.encoder->has_positions) {
+    line("positions", fmt::format("{}, absolute", format_count(config.max_position_embeddings)));
+  } else {
+    line("positions", format_count(config.max_position_embeddings));
+    line("rope", rope_text(config));
+  }
   const int64_t windowed = std::count_if(config.sliding_window.begin(), config.sliding_window.end(),
                                          [](int64_t window) { return window != 0; });
   if (windowed != 0) {

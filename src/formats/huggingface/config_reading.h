@@ -1,0 +1,29 @@
+// What the readers of config.json of all kinds of families share. Errors are those of model_config.h.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "formats/huggingface/model_config.h"
+#include "formats/huggingface/model_families.h"
+#include "formats/json.h"
+
+namespace tessera {
+
+inline constexpr int64_t kMaxConfigInteger = std::numeric_limits<int32_t>::max();
+
+// A size from 1 to `max`; `absent` if the field is missing, without it that is an error.
+int64_t read_size(const JsonNode& size, std::optional<int64_t> absent, int64_t max);
+// A number above 0, at most `max`.
+double read_positive(const JsonNode& number, double absent, double max);
+// bos_token_id, eos_token_id and pad_token_id; vocab_size is known.
+void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config);
+
+// An encoder and a decoder: T5, Flan-T5.
+ModelConfig read_t5_config(const JsonNode& fields, const FamilyInfo& family);
+
+// An encoder with a head that predicts masked tokens: BERT, XLM-RoBERTa, ModernBERT.
+ModelConfig read_encoder_config(const JsonNode& fields, const FamilyInfo& family);
+
+}  // namespace tessera
