@@ -8,7 +8,7 @@
 
 #include "expect_error.h"
 #include "io/file.h"
-#include "model/llama/generator.h"
+#include "model/llama/llama_generator.h"
 #include "ops/cpu_ops.h"
 #include "support/isolated_device.h"
 #include "support/train_test_support.h"
@@ -20,7 +20,7 @@ std::unique_ptr<Ops> isolated_ops(ThreadPool& pool) { return std::make_unique<Ow
 
 // Logits after a prompt and one more token, and the loss of some rows.
 std::vector<double> results_of(LoadedModel& loaded) {
-  Generator generator(loaded.model(), /*capacity=*/16, /*max_chunk=*/2);
+  LlamaGenerator generator(loaded.model(), /*capacity=*/16, /*max_chunk=*/2);
   std::vector<double> results;
   for (const std::vector<int32_t>& ids : {std::vector<int32_t>{1, 5, 3}, std::vector<int32_t>{2}}) {
     const std::span<const float> logits = generator.feed(ids);

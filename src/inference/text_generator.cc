@@ -22,26 +22,27 @@ std::string text_of_rank(std::string text, int root, Communicator& comm) {
 TextGenerator::TextGenerator(const Tokenizer& tokenizer, TrainableModel& model, int64_t capacity,
                              const SamplingOptions& sampling, std::unordered_set<int64_t> ends)
     : tokenizer_(tokenizer),
-      generator_(model, capacity),
+      generator_(make_generator(model, capacity)),
       capacity_(capacity),
       sampling_(sampling),
       ends_(std::move(ends)) {}
 
 void TextGenerator::reset() {
-  generator_.reset();
+  generator_->reset();
   fed_.clear();
   num_sampled_ = 0;
 }
 
 std::span<const float> TextGenerator::feed_prompt(const std::vector<int32_t>& ids) {
-  const bool goes_on = fed_.size() < ids.size() && std::equal(fed_.begin(), fed_.end(), ids.begin());
+  const bool goes_on = !generator_->reads_source() && fed_.size() < ids.size() &&
+                       std::equal(fed_.begin(), fed_.end(), ids.begin());
   if (!goes_on) {
-    generator_.reset();
+    generator_->reset();
     fed_.clear();
   }
   const std::span<const int32_t> rest = std::span(ids).subspan(fed_.size());
   fed_ = ids;
-  return generator_.feed(rest);
+  return generator_->feed(rest);
 }
 
 Continuation TextGenerator::continue_text(std::vector<int32_t> ids, int64_t max_new_tokens,
@@ -55,10 +56,11 @@ Continuation TextGenerator::continue_text(std::vector<int32_t> ids, int64_t max_
   };
   const Stopwatch stopwatch;
   std::span<const float> logits = feed_prompt(ids);
+  if (generator_->reads_source()) ids.clear();  // the text is the target alone
   done.prompt_s = stopwatch.seconds();
   while (done.num_tokens < max_new_tokens && !(stops && stops())) {
     if (done.num_tokens > 0) {
-      logits = generator_.feed(std::span(&ids.back(), 1));
+      logits = generator_->feed(std::span(&ids.back(), 1));
       fed_.push_back(ids.back());
     }
     const int32_t id = sample_token(logits, ids, sampling_, num_sampled_++, &scratch_);
@@ -67,7 +69,7 @@ Continuation TextGenerator::continue_text(std::vector<int32_t> ids, int64_t max_
     if (done.has_ended) break;
     ids.push_back(id);
     add(decoder.push(id));
-    done.is_full = generator_.length() == capacity_ && done.num_tokens < max_new_tokens;
+    done.is_full = generator_->length() == capacity_ && done.num_tokens < max_new_tokens;
     if (done.is_full) break;
   }
   add(decoder.finish());

@@ -3,13 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "comm/communicator.h"
-#include "model/llama/generator.h"
+#include "model/families/families.h"
 #include "model/sampling.h"
 #include "tokenizer/tokenizer.h"
 
@@ -43,7 +44,7 @@ class TextGenerator {
   std::span<const float> feed_prompt(const std::vector<int32_t>& ids);
 
   const Tokenizer& tokenizer_;
-  Generator generator_;
+  std::unique_ptr<TokenGenerator> generator_;
   int64_t capacity_;
   SamplingOptions sampling_;
   std::unordered_set<int64_t> ends_;

@@ -27,7 +27,7 @@ class TextGeneratorTest : public testing::Test {
   }
   // The likeliest tokens after the prompt.
   std::vector<int32_t> likeliest(std::vector<int32_t> ids, int64_t num_tokens) const {
-    Generator plain(model_->model(), 40);
+    LlamaGenerator plain(model_->model(), 40);
     std::vector<int32_t> found;
     for (std::span<const float> logits = plain.feed(ids); std::ssize(found) < num_tokens;
          logits = plain.feed(std::span(&found.back(), 1)))

@@ -188,7 +188,9 @@ void BoundParameters::for_each_gradient(int64_t group, const Body& body) const {
 void BoundParameters::add_squares(int64_t group, bool with_matrices, double* squares) const {
   if (squares == nullptr) return;
   for_each_gradient(group, [&](const Parameter& parameter, ConstTensorView gradient) {
-    if (is_vector(parameter.kind) || with_matrices) *squares += ops_->sum_of_squares(gradient);
+    const bool no_product_sums_it =
+        is_vector(parameter.kind) || parameter.kind == ParameterKind::kPositionBias;
+    if (no_product_sums_it || with_matrices) *squares += ops_->sum_of_squares(gradient);
   });
 }
 

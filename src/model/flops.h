@@ -18,11 +18,16 @@
 
 #include <cstdint>
 
+#include "kernels/attention/attention_inputs.h"
+
 namespace tessera {
 
 // Pairs of a query and a key it sees, in one head and one row of `length` tokens: a query sees itself and all
 // tokens before it, limited to the last `sliding_window` (0 = no limit).
 double causal_pairs(int64_t length, int64_t sliding_window);
+
+// The pairs of all sequences of an attention.
+double attention_pairs(const AttentionInputs& inputs, int64_t sliding_window);
 
 // The operations of one forward pass.
 struct ModelFlops {

@@ -10,6 +10,19 @@
 namespace tessera {
 namespace {
 
+// T5PreTrainedModel._init_weights of transformers, where the range is initializer_factor: queries by the
+// widths of their input and of a head, since scores are not scaled; other matrices by that of their input.
+double standard_deviation(const Parameter& parameter, const ModelConfig& config) {
+  if (!config.encoder_decoder || is_vector(parameter.kind) || parameter.kind == ParameterKind::kEmbedding ||
+      parameter.kind == ParameterKind::kLmHead)
+    return config.initializer_range;
+  const double width = static_cast<double>(
+      parameter.kind == ParameterKind::kPositionBias ? config.hidden_size : parameter.shape.at(1));
+  const double of_head =
+      parameter.name.ends_with("Attention.q.weight") ? static_cast<double>(config.head_dim) : 1;
+  return config.initializer_range / std::sqrt(width * of_head);
+}
+
 template <typename T>
 void initialize(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
                 std::span<T> destination) {
@@ -40,17 +53,18 @@ void initialize(const Parameter& parameter, double initializer_range, uint64_t s
 
 }  // namespace
 
-void initialize_parameter(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
+void initialize_parameter(const Parameter& parameter, const ModelConfig& config, uint64_t seed, int64_t begin,
                           TensorView destination) {
   const int64_t count = destination.num_elements();
   TESSERA_CHECK(0 <= begin && begin + count <= parameter.num_elements, "{}: elements [{}, {}) of {}",
                 parameter.name, begin, begin + count, parameter.num_elements);
   const auto size = static_cast<size_t>(count);
+  const double deviation = standard_deviation(parameter, config);
   switch (destination.dtype()) {
     case DType::kF32:
-      return initialize<float>(parameter, initializer_range, seed, begin, {destination.as<float>(), size});
+      return initialize<float>(parameter, deviation, seed, begin, {destination.as<float>(), size});
     case DType::kBF16:
-      return initialize<bf16>(parameter, initializer_range, seed, begin, {destination.as<bf16>(), size});
+      return initialize<bf16>(parameter, deviation, seed, begin, {destination.as<bf16>(), size});
     default:
       TESSERA_CHECK(false, "cannot initialise {} as {}", parameter.name, dtype_name(destination.dtype()));
   }
@@ -63,10 +77,10 @@ void initialize_elements(const ParameterLayout& layout, const ModelConfig& confi
   for (const Parameter& each : layout.parameters()) {
     const int64_t first = std::max(begin, each.offset), last = std::min(end, each.offset + each.num_elements);
     if (first >= last) continue;
-    initialize_parameter(each, config.initializer_range, seed, first - each.offset,
+    initialize_parameter(each, config, seed, first - each.offset,
                          TensorView(values.data() + (first - begin), DType::kF32, Shape({last - first})));
   }
-  if (!config.pad_token_id) return;
+  if (!config.pad_token_id || config.encoder_decoder) return;  // T5 embeds the padding token like any other
   const int64_t padding_row = *config.pad_token_id * config.hidden_size;  // the embedding comes first
   for (int64_t i = std::max(begin, padding_row); i < std::min(end, padding_row + config.hidden_size); ++i)
     values[static_cast<size_t>(i - begin)] = 0;

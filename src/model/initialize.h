@@ -10,13 +10,14 @@
 namespace tessera {
 
 // Hugging Face's initialisation: normal(0, initializer_range) for linear layers and embeddings, ones for
-// norms, zeros for biases. Adapters as in PEFT: A uniform in [-1, 1) / sqrt(in), which is kaiming_uniform_
-// with a = sqrt(5), and B zero. An element's value depends only on seed, tensor name and position.
-void initialize_parameter(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
+// norms, zeros for biases; the matrices of T5 by their widths. Adapters as in PEFT: A uniform in [-1, 1) /
+// sqrt(in), which is kaiming_uniform_ with a = sqrt(5), and B zero. An element's value depends only on seed,
+// tensor name and position.
+void initialize_parameter(const Parameter& parameter, const ModelConfig& config, uint64_t seed, int64_t begin,
                           TensorView destination);
 
 // Initializes the flat elements [begin, begin + values.size()) of a model; zeros in the gaps between
-// parameters and, as Hugging Face does, in the embedding of the padding token.
+// parameters and, as Hugging Face does, in the embedding of the padding token of a decoder.
 void initialize_elements(const ParameterLayout& layout, const ModelConfig& config, uint64_t seed,
                          int64_t begin, std::span<float> values);
 

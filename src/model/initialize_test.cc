@@ -18,7 +18,9 @@ Parameter vector_of(ParameterKind kind, int64_t size) { return {"v", {size}, 0, 
 std::vector<float> initialised(const Parameter& parameter, double range, uint64_t seed, int64_t begin,
                                int64_t count) {
   std::vector<float> values(static_cast<size_t>(count), -7);
-  initialize_parameter(parameter, range, seed, begin, TensorView(values.data(), DType::kF32, {count}));
+  ModelConfig config;
+  config.initializer_range = range;
+  initialize_parameter(parameter, config, seed, begin, TensorView(values.data(), DType::kF32, {count}));
   return values;
 }
 
@@ -59,11 +61,38 @@ TEST(InitializeParameter, NormsAreOnesAndBiasesZeros) {
   EXPECT_EQ(initialised(vector_of(ParameterKind::kBias, 5), 0.02, 1, 0, 5), std::vector<float>(5, 0.0f));
 }
 
+// T5PreTrainedModel._init_weights with initializer_factor 2.
+TEST(InitializeParameter, MatricesOfT5DeviateByTheirWidths) {
+  ModelConfig config;
+  config.initializer_range = 2;
+  config.hidden_size = 100;
+  config.head_dim = 4;
+  config.encoder_decoder = EncoderDecoder();
+  const auto deviation_of = [&](Parameter parameter, ParameterKind kind) {
+    parameter.kind = kind;
+    std::vector<float> values(static_cast<size_t>(parameter.num_elements));
+    const auto count = std::ssize(values);
+    initialize_parameter(parameter, config, 7, 0, TensorView(values.data(), DType::kF32, {count}));
+    double squares = 0;
+    for (const float value : values) squares += static_cast<double>(value) * value;
+    return std::sqrt(squares / static_cast<double>(count));
+  };
+  const auto expect = [&](const std::string& name, ParameterKind kind, double expected) {
+    EXPECT_NEAR(deviation_of(matrix(name, 200, 100), kind), expected, 0.03 * expected) << name;
+  };
+  expect("encoder.block.0.layer.0.SelfAttention.q.weight", ParameterKind::kMatrix, 2 / std::sqrt(400.0));
+  expect("encoder.block.0.layer.0.SelfAttention.k.weight", ParameterKind::kMatrix, 0.2);
+  expect("decoder.block.0.layer.2.DenseReluDense.wi_1.weight", ParameterKind::kMatrix, 0.2);
+  expect("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", ParameterKind::kPositionBias,
+         0.2);
+  expect("shared.weight", ParameterKind::kEmbedding, 2);
+}
+
 TEST(InitializeParameter, Bf16IsTheRoundedFloat) {
   const Parameter parameter = matrix("model.embed_tokens.weight", 3, 17);
   const auto values = initialised(parameter, 0.02, 5, 0, 51);
   std::vector<bf16> rounded(51);
-  initialize_parameter(parameter, 0.02, 5, 0, TensorView(rounded.data(), DType::kBF16, {51}));
+  initialize_parameter(parameter, ModelConfig(), 5, 0, TensorView(rounded.data(), DType::kBF16, {51}));
   for (size_t i = 0; i < rounded.size(); ++i) EXPECT_EQ(rounded[i].bits, to_bf16(values[i]).bits) << i;
 }
 

@@ -71,6 +71,7 @@ std::set<std::string> other_modules(std::span<const ModelTensor> tensors) {
         module.resize(module.rfind('.'));
         modules.insert(module);
         if (module.ends_with(".mlp")) modules.insert(module + ".act_fn");
+        if (module.ends_with(".DenseReluDense")) modules.insert(module + ".act");
       }
     }
   }
@@ -89,24 +90,34 @@ void warn_about_keys(const std::vector<std::pair<std::string, Value>>& patterns,
   }
 }
 
+// "q_proj, k_proj, ..."
+std::string names_of(const std::vector<std::string>& modules) {
+  std::vector<std::string> names;
+  for (const std::string& module : modules) {
+    const std::string name = module.substr(module.rfind('.') + 1);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 // Refuses modules that cannot have adapters, names what has no effect.
 void check_modules(std::span<const ModelTensor> tensors, const LoraConfig& config,
                    const std::vector<ModelTensor>& adapters) {
+  const std::vector<std::string> adaptable = adaptable_modules(tensors);
   const std::string wanted = printable(config.target_modules.json().dump());
   for (const std::string& module : other_modules(tensors)) {
     if (!config.adapter_of(module)) continue;
     fail(ExitCode::kBadConfig,
          "target_modules {}: expected linear layers of decoder layers ({}), found that it fits {}", wanted,
-         fmt::join(lora_module_names(), ", "), module);
+         names_of(adaptable), module);
   }
-  const std::vector<std::string> adaptable = adaptable_modules(tensors);
   if (adapters.empty()) {
     const std::string_view also = config.exclude_modules.empty() && config.layers_to_transform.empty()
                                       ? ""
                                       : " that exclude_modules and layers_to_transform leave";
     fail(ExitCode::kBadConfig,
          "target_modules {}: expected linear layers of decoder layers ({}), found none of that name{}{}",
-         wanted, fmt::join(lora_module_names(), ", "), also,
+         wanted, names_of(adaptable), also,
          std::ranges::any_of(config.target_modules.names(), looks_like_expression)
              ? "; a regular expression is one text, not an element of a list"
              : "");

@@ -22,8 +22,9 @@ enum class ParameterKind {
   kLmHead,     // multiplies the tokens that have a target
   kNorm,
   kBias,
-  kLoraA,  // [rank, in] of an adapter
-  kLoraB,  // [out, rank]
+  kPositionBias,  // [buckets, heads], added to scores
+  kLoraA,         // [rank, in] of an adapter
+  kLoraB,         // [out, rank]
 };
 inline bool is_vector(ParameterKind kind) {
   return kind == ParameterKind::kNorm || kind == ParameterKind::kBias;

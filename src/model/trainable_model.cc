@@ -116,7 +116,7 @@ void TrainableModel::begin(const PackedBatch& batch) {
   Arena saved(saved_memory_);
   Arena working(working_memory_);
   lay_out(batch, saved, working);
-  // A Generator on the same Ops may have bound its own workspace.
+  // A TokenGenerator on the same Ops may have bound its own workspace.
   ops_->bind_workspace(workspace_.span());
   refresh_packed_forms();
 }
@@ -160,10 +160,11 @@ void TrainableModel::forward_layers() {
 LossSums TrainableModel::forward_backward_head(const PackedBatch& batch, float grad_scale,
                                                float label_smoothing, WeightUpdate update) {
   if (is_abandoned_) return {};
-  // A tied table is complete only after backward_embedding().
+  // A tied table is complete only after backward_embedding(): the products of its head sum no squares.
   const WeightUpdate of_head = {update.mode, is_tied() ? nullptr : update.squares};
   const LossSums sums = compute_head(batch, grad_scale, label_smoothing, of_head);
-  if (sums.num_targets > 0) parameters_.add_squares(head_group(), /*with_matrices=*/false, update.squares);
+  if (sums.num_targets > 0)
+    parameters_.add_squares(head_group(), /*with_matrices=*/is_tied(), update.squares);
   return sums;
 }
 
@@ -225,8 +226,8 @@ LossSums TrainableModel::forward_backward(const PackedBatch& batch, float grad_s
 
 LossSums TrainableModel::forward_loss(const PackedBatch& batch, float label_smoothing,
                                       std::span<LossSums> by_sequence) {
-  TESSERA_CHECK(by_sequence.empty() || std::ssize(by_sequence) == batch.num_sequences(),
-                "room for {} losses, {} sequences", by_sequence.size(), batch.num_sequences());
+  TESSERA_CHECK(by_sequence.empty() || std::ssize(by_sequence) == batch.num_rows(),
+                "room for {} losses, {} rows", by_sequence.size(), batch.num_rows());
   std::ranges::fill(by_sequence, LossSums());
   begin(batch);
   has_backward_ = false;

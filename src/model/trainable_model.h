@@ -154,9 +154,10 @@ class TrainableModel {
   // Layers whose attention the backward pass computes again.
   virtual int64_t num_recomputed_attentions(const ActivationLimits& /*limits*/) const { return 0; }
 
-  // Floating-point operations of the forward pass over one micro-batch, with cu_seqlens [num_sequences + 1]
-  // and num_targets as in PackedBatch. Without an LM head (num_targets 0) only the layers count.
-  virtual ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const = 0;
+  // Floating-point operations of the forward pass over one micro-batch, with cu_seqlens [num_sequences + 1],
+  // num_sources and num_targets as in PackedBatch. Without an LM head (num_targets 0) only the layers count.
+  virtual ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_sources,
+                           int64_t num_targets) const = 0;
 
  protected:
   // The output of compute_embedding() and, in training, memory of the same shape that is free until

@@ -46,7 +46,17 @@ struct Tensor {
 
 // The shape in terms of config.json's fields, for messages.
 std::string_view shape_formula(const std::string& name) {
-  constexpr std::array<std::array<std::string_view, 2>, 16> kFormulas = {{
+  constexpr std::array<std::array<std::string_view, 2>, 26> kFormulas = {{
+      {"shared.weight", "[vocab_size, d_model]"},
+      {"Attention.q.weight", "[num_heads * d_kv, d_model]"},
+      {"Attention.k.weight", "[num_heads * d_kv, d_model]"},
+      {"Attention.v.weight", "[num_heads * d_kv, d_model]"},
+      {"Attention.o.weight", "[d_model, num_heads * d_kv]"},
+      {"relative_attention_bias.weight", "[relative_attention_num_buckets, num_heads]"},
+      {"wi.weight", "[d_ff, d_model]"},
+      {"wi_0.weight", "[d_ff, d_model]"},
+      {"wi_1.weight", "[d_ff, d_model]"},
+      {"wo.weight", "[d_model, d_ff]"},
       {"embed_tokens.weight", "[vocab_size, hidden_size]"},
       {"lm_head.weight", "[vocab_size, hidden_size]"},
       {"q_proj.weight", "[num_attention_heads * head_dim, hidden_size]"},
@@ -83,7 +93,7 @@ const char* description(const ModelConfig& config) {
 [[noreturn]] void fail_missing(const SafetensorsModel& model, const ModelConfig& config,
                                const Parameter& parameter) {
   const std::string& name = parameter.name;
-  if (parameter.kind == ParameterKind::kLmHead)
+  if (name == kLmHeadName)
     fail(ExitCode::kBadData,
          "{}: tensor '{}': expected since tie_word_embeddings is false in config.json, found none (set it to "
          "true if the model shares its embeddings)",
@@ -110,14 +120,16 @@ std::string part_of(const std::string& name) {
   return name.substr(0, end == name.npos ? end : end + 1);
 }
 
-// Transformers ignores tensors that the model does not have. One of a layer or module that it has means that
-// config.json describes another model: the values would be wrong.
+// Transformers ignores tensors that the model does not have; those beside T5 or an encoder are refused. One
+// of a layer or module that it has means that config.json describes another model: the values would be wrong.
 void check_others(const std::vector<const WeightEntry*>& others, const ModelConfig& config,
                   const ParameterLayout& layout) {
   for (const WeightEntry* other : others) {
     const std::string part = part_of(model_name_of(other->first));
     const auto is_part = [&](const Parameter& parameter) { return parameter.name.starts_with(part); };
-    if (!config.lora && std::ranges::none_of(layout.parameters(), is_part)) continue;
+    if (!config.lora && !config.encoder_decoder && !config.encoder &&
+        std::ranges::none_of(layout.parameters(), is_part))
+      continue;
     fail(ExitCode::kBadData, "{}: tensor '{}': not part of the model that {} describes",
          other->second.file->path().native(), printable(other->first), description(config));
   }
@@ -142,17 +154,16 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
   }
   std::vector<const WeightEntry*> others;
   for (const WeightEntry& entry : model.tensors()) {
-    // Old versions of transformers saved the rotary frequencies, which follow from config.json.
-    if (used.contains(&entry) || entry.first.ends_with("rotary_emb.inv_freq")) continue;
-    if (entry.first != kLmHeadName || !config.tie_word_embeddings) {
+    if (used.contains(&entry) || is_left_over(entry.first)) continue;
+    if (!repeats_embedding(entry.first, config)) {
       others.push_back(&entry);
       continue;
     }
     const Parameter& embedding = layout.parameters().front();
-    Parameter lm_head = embedding;
-    lm_head.name = kLmHeadName;
-    check_tensor(lm_head, entry.second);
-    tensors.push_back({kLmHeadName, entry.second, embedding.offset, embedding.num_elements, &embedding,
+    Parameter copy = embedding;
+    copy.name = entry.first;
+    check_tensor(copy, entry.second);
+    tensors.push_back({entry.first, entry.second, embedding.offset, embedding.num_elements, &embedding,
                        find_weight(model, config, embedding.name)});
   }
   check_others(others, config, layout);
@@ -235,6 +246,11 @@ void check_equal(const Tensor& tensor, int64_t begin, std::span<const float> fou
   };
   const auto [at, other] = std::mismatch(found.begin(), found.end(), expected.begin(), same);
   if (at == found.end()) return;
+  if (tensor.name != kLmHeadName)
+    fail(ExitCode::kBadData,
+         "{}: tensor '{}': expected the values of {}, found {} instead of {} at element {}",
+         tensor.location.file->path().native(), tensor.name, tensor.equal->first, *at, *other,
+         begin + (at - found.begin()));
   fail(ExitCode::kBadData,
        "{}: tensor '{}': expected the values of {} since tie_word_embeddings is true in config.json, found "
        "{} instead of {} at element {} (Transformers uses both: set it to false)",

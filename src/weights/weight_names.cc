@@ -30,8 +30,36 @@ const WeightEntry* find_weight(const SafetensorsModel& model, const ModelConfig&
     const WeightEntry* other = find(name);
     if (other != nullptr && model_name_of(name) == parameter) return other;
   }
+  // The first BERT called them as TensorFlow does.
+  for (const auto& [ours, old] :
+       {std::pair("LayerNorm.weight", "LayerNorm.gamma"), {"LayerNorm.bias", "LayerNorm.beta"}}) {
+    if (!parameter.ends_with(ours)) continue;
+    if (const WeightEntry* found =
+            find(parameter.substr(0, parameter.size() - std::string_view(ours).size()) + old))
+      return found;
+  }
   const bool is_shared = parameter == kEmbedding && config.tie_word_embeddings && !config.lora;
   return is_shared ? find(kLmHeadName) : nullptr;
+}
+
+bool repeats_embedding(const std::string& name_in_file, const ModelConfig& config) {
+  if (name_in_file == kLmHeadName) return config.tie_word_embeddings;
+  if (config.encoder)
+    return name_in_file == "cls.predictions.decoder.weight" || name_in_file == "lm_head.decoder.weight" ||
+           name_in_file == "decoder.weight";
+  return config.encoder_decoder &&
+         (name_in_file == "encoder.embed_tokens.weight" || name_in_file == "decoder.embed_tokens.weight");
+}
+
+bool is_left_over(const std::string& name_in_file) {
+  for (const std::string_view start : {"bert.pooler.", "roberta.pooler.", "cls.seq_relationship."}) {
+    if (name_in_file.starts_with(start)) return true;
+  }
+  for (const std::string_view end : {"rotary_emb.inv_freq", "EncDecAttention.relative_attention_bias.weight",
+                                     "embeddings.position_ids", ".decoder.bias"}) {
+    if (name_in_file.ends_with(end)) return true;
+  }
+  return false;
 }
 
 }  // namespace tessera

@@ -19,8 +19,18 @@ using WeightEntry = std::pair<const std::string, SafetensorsModel::Location>;
 std::string model_name_of(std::string_view name_in_file);
 
 // The tensor of the files for a parameter: under its name, or as model_name_of() says; for the embedding of a
-// model that shares it with its LM head, the LM head. nullptr = there is none.
+// model that shares it with its LM head, the LM head; for a norm of BERT its names of old. nullptr = there is
+// none.
 const WeightEntry* find_weight(const SafetensorsModel& model, const ModelConfig& config,
                                const std::string& parameter);
+
+// Whether a tensor of a file holds the values of the embedding once more: the LM head that shares it, and
+// what T5's stacks call it.
+bool repeats_embedding(const std::string& name_in_file, const ModelConfig& config);
+
+// Whether transformers ignores the tensor, which old versions saved: rotary frequencies, which follow from
+// config.json, a position bias of T5's cross attention, which has none, the heads of BERT's pretraining
+// beside the one for masked tokens, and its bias once more.
+bool is_left_over(const std::string& name_in_file);
 
 }  // namespace tessera

@@ -29,7 +29,8 @@ class BigramModel final : public TrainableModel {
          {2, ParameterKind::kLmHead, {{"head.weight", {V, D}}}, &head_VD_, &dhead_VD_}});
   }
 
-  ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const override {
+  ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t /*num_sources*/,
+                   int64_t num_targets) const override {
     const auto D = static_cast<double>(config().hidden_size), V = static_cast<double>(config().vocab_size);
     return {.layers = 2 * cu_seqlens.back() * D * D, .lm_head = 2 * static_cast<double>(num_targets) * V * D};
   }

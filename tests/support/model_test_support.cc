@@ -86,7 +86,7 @@ std::vector<NamedConfig> all_option_configs() {
 ModelFlops model_flops(const ModelConfig& config, std::span<const int32_t> cu_seqlens, int64_t num_targets) {
   ThreadPool pool(1);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
-  return make_model(config, DType::kF32, *ops)->flops(cu_seqlens, num_targets);
+  return make_model(config, DType::kF32, *ops)->flops(cu_seqlens, 0, num_targets);
 }
 
 std::vector<float> random_weights(const ParameterLayout& layout, float scale, uint64_t seed) {

@@ -4,6 +4,10 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "model/encoder/encoder_model.h"
+#include "model/encoder_decoder/encoder_decoder_generator.h"
+#include "model/encoder_decoder/encoder_decoder_model.h"
+#include "model/llama/llama_generator.h"
 #include "model/llama/llama_model.h"
 
 namespace tessera {
@@ -25,6 +29,10 @@ constexpr Implementation kImplementations[] = {
     {ModelFamily::kMistral, make<LlamaModel>, LlamaModel::parameter_layout},
     {ModelFamily::kQwen2, make<LlamaModel>, LlamaModel::parameter_layout},
     {ModelFamily::kQwen3, make<LlamaModel>, LlamaModel::parameter_layout},
+    {ModelFamily::kT5, make<EncoderDecoderModel>, EncoderDecoderModel::parameter_layout},
+    {ModelFamily::kBert, make<EncoderModel>, EncoderModel::parameter_layout},
+    {ModelFamily::kXlmRoberta, make<EncoderModel>, EncoderModel::parameter_layout},
+    {ModelFamily::kModernBert, make<EncoderModel>, EncoderModel::parameter_layout},
 };
 
 const Implementation& implementation_of(const ModelConfig& config) {
@@ -42,6 +50,16 @@ std::unique_ptr<TrainableModel> make_model(const ModelConfig& config, DType dtyp
 
 ParameterLayout parameter_layout(const ModelConfig& config) {
   return implementation_of(config).layout(config);
+}
+
+std::unique_ptr<TokenGenerator> make_generator(TrainableModel& model, int64_t capacity) {
+  if (model.config().encoder_decoder) return std::make_unique<EncoderDecoderGenerator>(model, capacity);
+  return std::make_unique<LlamaGenerator>(model, capacity);
+}
+
+int64_t generator_bytes(const TrainableModel& model, int64_t capacity) {
+  return model.config().encoder_decoder ? EncoderDecoderGenerator::memory_bytes(model, capacity)
+                                        : LlamaGenerator::memory_bytes(model, capacity);
 }
 
 }  // namespace tessera

@@ -14,6 +14,9 @@ TEST(Families, EveryFamilyOfConfigJsonHasAModel) {
   for (const FamilyInfo& info : model_families()) {
     ModelConfig config = tiny_config();
     config.family = info.family;
+    if (info.kind == FamilyKind::kEncoderDecoder)
+      config.encoder_decoder = EncoderDecoder{.num_encoder_layers = 1};
+    if (info.kind == FamilyKind::kEncoder) config.encoder = EncoderOnly();
     const std::unique_ptr<TrainableModel> model = make_model(config, DType::kF32, *ops);
     EXPECT_EQ(model->config().family, info.family) << info.model_type;
     EXPECT_EQ(model->layout().num_parameters(), parameter_layout(config).num_parameters()) << info.model_type;

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/blocks/kept_outputs.h"
+#include "model/blocks/loss_head.h"
 #include "model/llama/decoder_layer.h"
-#include "model/llama/kept_outputs.h"
-#include "model/llama/loss_head.h"
 #include "tensor/arena.h"
 
 namespace tessera {

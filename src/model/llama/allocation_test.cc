@@ -1,7 +1,7 @@
 // A step takes its memory from arenas reserved beforehand: this program counts what operator new allocates.
 #include <gtest/gtest.h>
 
-#include "model/llama/generator.h"
+#include "model/llama/llama_generator.h"
 #include "ops/forwarding_ops.h"
 #include "support/allocation_counter.h"
 #include "support/model_test_support.h"
@@ -87,7 +87,7 @@ TEST(Allocation, OutsideTheProductsAStepTakesNoMemoryAtAll) {
       model.take_part_in_forward_backward(Update::kAdd);
       model.forward_backward(batch, 1.0f, 0, {Update::kAdd, &squares});
       model.forward_loss(batch);
-      return model.flops(batch.cu_seqlens, batch.num_targets).forward_backward();
+      return model.flops(batch.cu_seqlens, 0, batch.num_targets).forward_backward();
     };
     step();
     reset_largest_allocation();
@@ -100,7 +100,7 @@ TEST(Allocation, ATokenTakesNoMemoryThatGrowsWithTheModel) {
   ModelConfig config = tiny_config();
   config.vocab_size = 2000;  // logits of 8000 bytes
   TestModel test(config, DType::kF32, random_weights(parameter_layout(config), 0.3f, 3));
-  Generator generator(test.model(), 8);
+  LlamaGenerator generator(test.model(), 8);
   const std::vector<int32_t> ids = {1, 2};
   generator.feed(ids);
   reset_largest_allocation();

@@ -24,7 +24,7 @@ void decoder_layer_forward(Ops& ops, const AttentionBlockConfig& config, const L
                            const LayerSaved& saved, const LayerScratch& scratch, TensorView y_TD) {
   attention_block_forward(ops, config, weights.attention, sequences, residual_TD, saved.attention,
                           scratch.attention, saved.mlp.x_TD);
-  mlp_block_forward(ops, config.norm_eps, weights.mlp, saved.attention.x_TD, saved.mlp, scratch.mlp, y_TD);
+  mlp_block_forward(ops, {config.norm_eps}, weights.mlp, saved.attention.x_TD, saved.mlp, scratch.mlp, y_TD);
 }
 
 void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
@@ -37,7 +37,7 @@ void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const
 void decoder_layer_backward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
                             const LayerGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                             const LayerSaved& saved, const LayerScratch& scratch, TensorView dx_TD) {
-  mlp_block_backward(ops, config.norm_eps, weights.mlp, grads.mlp, update, saved.mlp, scratch.mlp, dx_TD);
+  mlp_block_backward(ops, {config.norm_eps}, weights.mlp, grads.mlp, update, saved.mlp, scratch.mlp, dx_TD);
   attention_block_backward(ops, config, weights.attention, grads.attention, update, sequences,
                            saved.attention, scratch.attention, dx_TD);
 }

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "model/llama/attention_block.h"
-#include "model/llama/mlp_block.h"
+#include "model/blocks/attention_block.h"
+#include "model/blocks/mlp_block.h"
 
 namespace tessera {
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "model/blocks/loss_head.h"
 #include "model/families/families.h"
-#include "model/llama/generator.h"
-#include "model/llama/loss_head.h"
+#include "model/llama/llama_generator.h"
 #include "support/isolated_device.h"
 #include "support/model_test_support.h"
 #include "tensor/arena.h"
@@ -125,7 +125,7 @@ TEST(ModelOnADevice, GivesTheLogitsOfTheHostWithAndWithoutACache) {
     there.model().reserve(limits_of(batch));
     EXPECT_TRUE(there.logits(batch) == here.logits(batch));
 
-    Generator generator_here(here.model(), 16), generator_there(there.model(), 16);
+    LlamaGenerator generator_here(here.model(), 16), generator_there(there.model(), 16);
     for (const std::vector<int32_t>& ids : {std::vector<int32_t>{1, 5, 3}, std::vector<int32_t>{2}}) {
       const std::span<const float> expected = generator_here.feed(ids), got = generator_there.feed(ids);
       EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin(), expected.end()));

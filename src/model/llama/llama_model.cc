@@ -30,7 +30,8 @@ ParameterLayout LlamaModel::parameter_layout(const ModelConfig& config) {
   return trained_layout(config, llama_tensors(config, weights, grads));
 }
 
-ModelFlops LlamaModel::flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const {
+ModelFlops LlamaModel::flops(std::span<const int32_t> cu_seqlens, int64_t /*num_sources*/,
+                             int64_t num_targets) const {
   const auto num_tokens = static_cast<double>(cu_seqlens.empty() ? 0 : cu_seqlens.back());
   double pairs = 0;  // over all layers
   for (const AttentionBlockConfig& block : block_configs_) {
@@ -149,14 +150,14 @@ void LlamaModel::compute_layer(int64_t layer) {
 
 LossSums LlamaModel::compute_loss(const PackedBatch& batch, float label_smoothing,
                                   std::span<LossSums> by_sequence) {
-  return loss_head_forward(ops(), norm_eps(), weights_.head, batch.targets, label_smoothing,
+  return loss_head_forward(ops(), {norm_eps()}, weights_.head, batch.targets, label_smoothing,
                            activations_.final_x_TD, activations_.loss_scratch, activations_.target_rows,
                            {batch.cu_seqlens, by_sequence});
 }
 
 LossSums LlamaModel::compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
                                   WeightUpdate update) {
-  return loss_head_forward_backward(ops(), norm_eps(), weights_.head, grads_.head, update, batch.targets,
+  return loss_head_forward_backward(ops(), {norm_eps()}, weights_.head, grads_.head, update, batch.targets,
                                     label_smoothing, grad_scale, activations_.final_x_TD,
                                     activations_.loss_scratch, activations_.target_rows, activations_.dx_TD);
 }

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "model/blocks/rope_table.h"
 #include "model/llama/activations.h"
 #include "model/llama/llama_tensors.h"
-#include "model/llama/rope_table.h"
 #include "model/offloaded_inputs.h"
 #include "model/trainable_model.h"
 
@@ -26,13 +26,14 @@ class LlamaModel final : public TrainableModel {
   AsyncFileStatistics input_file_statistics() const override {
     return offloaded_ ? offloaded_->statistics() : AsyncFileStatistics();
   }
-  ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const override;
+  ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_sources,
+                   int64_t num_targets) const override;
 
   // Writes logits_TV F32 of every position (for tests and small inputs: batches whose logits are not cut by
   // columns).
   void forward_logits(const PackedBatch& batch, TensorView logits_TV);
 
-  // For Generator, and for benchmarks that time the parts of a step with all parameters bound.
+  // For LlamaGenerator, and for benchmarks that time the parts of a step with all parameters bound.
   using TrainableModel::backward_embedding;
   using TrainableModel::backward_layers;
   using TrainableModel::begin;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "formats/huggingface/model_config.h"
+#include "model/blocks/loss_head.h"
 #include "model/llama/decoder_layer.h"
-#include "model/llama/loss_head.h"
 #include "model/model_tensor.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
-#include "model/llama/mlp_block.h"
+#include "model/blocks/mlp_block.h"
 #include "support/model_test_support.h"
 
 namespace tessera {
@@ -89,8 +89,8 @@ TEST(MlpChunks, LeaveTheBitsAsTheyAre) {
     const MlpSaved saved = {x.view, keeps_gate_up ? gate_up.view : TensorView()};
     double squares = 0;
     dx.fill(5);
-    mlp_block_forward(*ops, kEps, weights, /*residual_TD=*/{}, saved, scratch, y.view);
-    mlp_block_backward(*ops, kEps, weights, {dnorm_w.view, dw1.view, {}, dw2.view, {}, {}, {}},
+    mlp_block_forward(*ops, {kEps}, weights, /*residual_TD=*/{}, saved, scratch, y.view);
+    mlp_block_backward(*ops, {kEps}, weights, {dnorm_w.view, dw1.view, {}, dw2.view, {}, {}, {}},
                        {Update::kOverwrite, &squares}, saved, scratch, dx.view);
     EXPECT_TRUE(y == whole_y);
     EXPECT_TRUE(dx == whole_dx);

@@ -1,4 +1,4 @@
-#include "model/llama/loss_head.h"
+#include "model/blocks/loss_head.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

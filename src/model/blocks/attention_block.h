@@ -3,9 +3,9 @@
 //   forward:  (1) x += residual,  norm = rmsnorm(x)
 //             (2) qkv = norm wqkv^T + bqkv
 //             (3) q, k = rmsnorm per head                    (Qwen3)
-//             (4) q, k = rope(q, k, position)
-//             (5) o = attention(q, k, v)
-//             (6) y = o wo^T + bo
+//             (4) q, k = rope(q, k, position)                (not in T5)
+//             (5) o = attention(q, k, v)                     (T5: with a bias by position, in both
+//             directions) (6) y = o wo^T + bo
 //
 // Adapters (model/lora.h) add to (2) and (6). The weights then have no gradients: their views are empty.
 //
@@ -17,7 +17,7 @@
 #include <span>
 
 #include "formats/huggingface/model_config.h"
-#include "model/llama/kept_outputs.h"
+#include "model/blocks/kept_outputs.h"
 #include "model/lora.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
@@ -43,6 +43,11 @@ using AttentionGrads = AttentionTensors<TensorView>;
 struct AttentionBlockConfig {
   AttentionShape shape;
   float norm_eps;
+  bool rotates = true;  // (4)
+  bool causal = true;
+
+  // Whether (5) needs general_attention(), which is slower.
+  bool is_general(const PositionBias* bias) const { return !causal || bias != nullptr; }
 };
 AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t layer);
 
@@ -51,6 +56,9 @@ struct SequenceInfo {
   std::span<const int32_t> cu_seqlens;  // [num_sequences + 1]
   std::span<const int32_t> positions;   // [T]
   RopeTable rope;
+  const PositionBias* bias = nullptr;
+  TensorView dbias_BH = {};  // F32, where the gradient of its table goes; empty: not wanted
+  Update dbias_update = Update::kOverwrite;
 };
 
 // Kept from forward to backward, per token: A (D + Q + H E) + 4 H bytes, plus A Q + 4 (H + G) with head norms
@@ -82,6 +90,17 @@ void allocate_attention_output(Arena& arena, const ModelConfig& config, DType dt
                                AttentionSaved& saved);
 AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& config, DType dtype,
                                             int64_t num_tokens, bool training);
+
+// (2) to (6) with any input in place of norm. Only the views of `saved` that these write are used, and of
+// `scratch` what backward needs.
+void self_attention_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                            const SequenceInfo& sequences, ConstTensorView input_TD,
+                            const AttentionSaved& saved, const LoraScratch& lora, TensorView y_TD);
+// On return the gradient of the input is in its place. dy_TD may not share its memory.
+void self_attention_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                             const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
+                             ConstTensorView dy_TD, TensorView input_TD, const AttentionSaved& saved,
+                             const AttentionScratch& scratch);
 
 // saved.x_TD holds the output of the previous block, residual_TD the stream that bypassed it (empty: x is
 // complete). y_TD may share the memory of residual_TD but not of x_TD.

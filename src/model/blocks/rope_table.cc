@@ -1,4 +1,4 @@
-#include "model/llama/rope_table.h"
+#include "model/blocks/rope_table.h"
 
 #include <algorithm>
 #include <cmath>

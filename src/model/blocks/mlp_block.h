@@ -2,8 +2,8 @@
 //
 //   forward:  (1) x += residual,  norm = rmsnorm(x)
 //             (2) gate_up = norm w1^T + b1           (gate_proj and up_proj in one product)
-//             (3) h = silu(gate) * up
-//             (4) y = h w2^T + b2                    (down_proj)
+//             (3) h = silu(gate) * up                (or another Activation; without a gate, P = F columns of
+//             up) (4) y = h w2^T + b2                    (down_proj)
 //
 // Adapters (model/lora.h) add to (2) and (4). The weights then have no gradients: their views are empty.
 //
@@ -28,7 +28,7 @@ namespace tessera {
 template <typename View, typename Matrix = View>
 struct MlpTensors {
   View norm_D;    // post_attention_layernorm
-  Matrix w1_F2D;  // gate_proj, up_proj [2F, D]
+  Matrix w1_F2D;  // gate_proj, up_proj [P, D], P = 2F if there is a gate
   View b1_F2;     // optional
   Matrix w2_DF;   // down_proj
   View b2_D;      // optional
@@ -50,6 +50,14 @@ struct MlpSaved {
   TensorView gate_up_TF2;  // backward leaves its gradient here; empty: backward recomputes it
 };
 
+struct MlpBlockConfig {
+  float norm_eps;
+  Activation activation = Activation::kGatedSilu;
+};
+inline MlpBlockConfig mlp_block_config(const ModelConfig& config) {
+  return {static_cast<float>(config.rms_norm_eps), config.activation};
+}
+
 // Needed only while the block runs.
 struct MlpScratch {
   TensorView norm_TD;
@@ -63,15 +71,25 @@ TensorView allocate_gate_up(Arena& arena, const ModelConfig& config, DType dtype
 MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
                                 bool with_gate_up);
 
+// (2) to (4) with any input in place of norm. Of `saved` only gate_up is used, and of `scratch` what is not
+// for the norm.
+void mlp_forward(Ops& ops, const MlpBlockConfig& config, const MlpWeights& weights, TensorView input_TD,
+                 const MlpSaved& saved, const MlpScratch& scratch, TensorView y_TD);
+// On return the gradient of the input is in its place. dy_TD may not share its memory.
+void mlp_backward(Ops& ops, const MlpBlockConfig& config, const MlpWeights& weights, const MlpGrads& grads,
+                  WeightUpdate update, TensorView dy_TD, TensorView input_TD, const MlpSaved& saved,
+                  const MlpScratch& scratch);
+
 // saved.x_TD holds the output of the previous block, residual_TD the stream that bypassed it. y_TD may share
 // the memory of residual_TD but not of x_TD.
-void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, ConstTensorView residual_TD,
-                       const MlpSaved& saved, const MlpScratch& scratch, TensorView y_TD);
+void mlp_block_forward(Ops& ops, const MlpBlockConfig& config, const MlpWeights& weights,
+                       ConstTensorView residual_TD, const MlpSaved& saved, const MlpScratch& scratch,
+                       TensorView y_TD);
 
 // On entry dx_TD holds the gradient of the stream after the block, x + y; on return the gradient of x. Weight
 // gradients are overwritten or added to, according to `update`.
-void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, const MlpGrads& grads,
-                        WeightUpdate update, const MlpSaved& saved, const MlpScratch& scratch,
-                        TensorView dx_TD);
+void mlp_block_backward(Ops& ops, const MlpBlockConfig& config, const MlpWeights& weights,
+                        const MlpGrads& grads, WeightUpdate update, const MlpSaved& saved,
+                        const MlpScratch& scratch, TensorView dx_TD);
 
 }  // namespace tessera

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/llama/generator.h"
+#include "model/llama/llama_generator.h"
 #include "support/model_test_support.h"
 
 namespace tessera {
@@ -36,7 +36,7 @@ TEST_P(GeneratorOptions, LogitsEqualThoseOfTheWholeSequenceHoweverItIsFed) {
   for (const float logit : expected) largest = std::max(largest, std::abs(logit));
   const double bound = bound_of(config, dtype) * largest;
 
-  Generator generator(test.model(), kLength, /*max_chunk=*/7);
+  LlamaGenerator generator(test.model(), kLength, /*max_chunk=*/7);
   // The prompt in one call (17: chunks of 7, 7 and 3) or token by token, then one token at a time.
   for (const size_t prompt : {17, 14, 5, 1}) {
     generator.reset();
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Options, GeneratorOptions,
 TEST(Generator, MoreTokensThanItsCacheHoldsAreAnError) {
   const ModelConfig config = tiny_config();
   TestModel test(config, DType::kF32, random_weights(parameter_layout(config), 0.3f, kGeneratorSeed));
-  Generator generator(test.model(), 4);
+  LlamaGenerator generator(test.model(), 4);
   const std::vector<int32_t> ids = {1, 2, 3};
   generator.feed(ids);
   try {
@@ -87,7 +87,7 @@ TEST(Generator, TrainingStepsBetweenTokensDoNotDisturbIt) {
   test.model().reserve(limits_of(batch));
   const std::vector<int32_t> ids = {3, 1, 4, 1, 5};
   const auto feed_all = [&](bool with_training) {
-    Generator generator(test.model(), 8);
+    LlamaGenerator generator(test.model(), 8);
     std::vector<float> logits;
     for (size_t t = 0; t < ids.size(); ++t) {
       if (with_training) test.model().forward_backward(batch, 1.0f);
@@ -105,7 +105,9 @@ TEST(Generator, MemoryGrowsWithTheCapacityByTheCache) {
   const ModelConfig config = tiny_config();
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     TestModel test(config, dtype, random_weights(parameter_layout(config), 0.3f, 3));
-    const auto bytes = [&](int64_t capacity) { return Generator::memory_bytes(test.model(), capacity, 16); };
+    const auto bytes = [&](int64_t capacity) {
+      return LlamaGenerator::memory_bytes(test.model(), capacity, 16);
+    };
     const int64_t per_position =
         2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * dtype_bytes(dtype);
     EXPECT_GE(bytes(1 << 20) - bytes(1 << 16), per_position * ((1 << 20) - (1 << 16))) << dtype_name(dtype);

@@ -1,4 +1,4 @@
-#include "model/llama/kept_outputs.h"
+#include "model/blocks/kept_outputs.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,8 +1,9 @@
 // Final norm, LM head and cross-entropy, forward and backward together, so that float32 logits exist only in
 // pieces (LogitsLimits).
 //
-//   forward:  (1) x' = rows of x that have a target,  norm = rmsnorm(x')
-//             (2) logits = norm w^T
+//   forward:  (1) x' = rows of x that have a target,  norm = output_scale rmsnorm(x')
+//                                                            (BERT: norm = layernorm(f(x' w^T + b)))
+//             (2) logits = norm w^T                          (BERT: + b)
 //             (3) loss = sum of token losses
 //
 // Rows without a target have no loss and no gradient and are left out of every product.
@@ -15,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "formats/huggingface/model_config.h"
@@ -27,6 +29,12 @@ template <typename View, typename Matrix = View>
 struct LossHeadTensors {
   View norm_D;        // model.norm
   Matrix lm_head_VD;  // the embedding if tied
+  // Of encoders: what comes before the norm, whose bias the second is, and the bias of the logits; each may
+  // be empty.
+  Matrix transform_DD;
+  View transform_b_D;
+  View norm_b_D;
+  View lm_head_b_V;
 };
 using LossHeadWeights = LossHeadTensors<ConstTensorView, LinearWeight>;
 using LossHeadGrads = LossHeadTensors<TensorView>;
@@ -64,10 +72,19 @@ LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size, const LogitsL
 std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_size,
                                             const LogitsLimits& limits = {});
 
+struct LossHeadConfig {
+  float norm_eps;
+  float output_scale = 1;                    // of T5
+  std::optional<Activation> transform = {};  // f of BERT, not gated; unset: (1) is rmsnorm
+};
+
 struct LossHeadScratch {
   LogitsPieces pieces;
   TensorView norm_TD;
   TensorView rstd_T;    // F32
+  TensorView stats_T2;  // F32, of BERT's norm
+  TensorView dense_TD;  // its input: before the activation, and after it
+  TensorView activated_TD;
   TensorView logits;    // F32 [pieces.num_elements]
   TensorView dlogits;   // training; shares the memory of logits if activations are F32
   TensorView dnorm_RD;  // F32, training with chunks of columns: sums over the chunks
@@ -90,7 +107,7 @@ struct SequenceLosses {
 
 // Computes the loss of x_TD, whose rows it rearranges. targets [T] are token ids or kIgnoredLabel. Sets
 // `selected`.
-LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
+LossSums loss_head_forward(Ops& ops, const LossHeadConfig& config, const LossHeadWeights& weights,
                            std::span<const int32_t> targets, float label_smoothing, TensorView x_TD,
                            const LossHeadScratch& scratch, TargetRows& selected,
                            const SequenceLosses& by_sequence = {});
@@ -98,7 +115,7 @@ LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weig
 // Also computes dx_TD = gradient of grad_scale * loss with respect to x, zero in rows without a target.
 // Weight gradients are overwritten or added to, according to `update`; untouched if no row has a target.
 // Without gradients of weights (empty views) only dx is computed.
-LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
+LossSums loss_head_forward_backward(Ops& ops, const LossHeadConfig& config, const LossHeadWeights& weights,
                                     const LossHeadGrads& grads, WeightUpdate update,
                                     std::span<const int32_t> targets, float label_smoothing, float grad_scale,
                                     TensorView x_TD, const LossHeadScratch& scratch, TargetRows& selected,

@@ -1,13 +1,13 @@
-#include "model/llama/attention_block.h"
+#include "model/blocks/attention_block.h"
 
 #include "model/allocate.h"
 #include "model/attention_shape.h"
-#include "model/llama/residual_norm.h"
+#include "model/blocks/residual_norm.h"
 
 namespace tessera {
 
 AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t layer) {
-  return {attention_shape(config, layer), static_cast<float>(config.rms_norm_eps)};
+  return {.shape = attention_shape(config, layer), .norm_eps = static_cast<float>(config.rms_norm_eps)};
 }
 
 void allocate_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
@@ -46,63 +46,100 @@ AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& con
 
 namespace {
 
-// (1) to (4): queries, keys and values as attention takes them.
+// (2) to (4): queries, keys and values as attention takes them.
 void project_qkv(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
-                 const SequenceInfo& sequences, ConstTensorView residual_TD, const AttentionSaved& saved,
-                 const AttentionScratch& scratch) {
+                 const SequenceInfo& sequences, ConstTensorView input_TD, const AttentionSaved& saved,
+                 const LoraScratch& lora) {
   const AttentionShape& shape = config.shape;
   const int64_t q_end = shape.num_heads;
   const int64_t k_end = q_end + shape.num_key_value_heads;
-  residual_norm(ops, saved.x_TD, residual_TD, weights.norm_D, config.norm_eps, scratch.norm_TD,
-                scratch.rstd_T);
   if (weights.q_norm_E.empty()) {
-    ops.linear(scratch.norm_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_TQ);
-    lora_forward(ops, weights.lora_qkv, scratch.norm_TD, scratch.lora, saved.qkv_TQ);
+    ops.linear(input_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_TQ);
+    lora_forward(ops, weights.lora_qkv, input_TD, lora, saved.qkv_TQ);
   } else {
-    ops.linear(scratch.norm_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_raw_TQ);
-    lora_forward(ops, weights.lora_qkv, scratch.norm_TD, scratch.lora, saved.qkv_raw_TQ);
+    ops.linear(input_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_raw_TQ);
+    lora_forward(ops, weights.lora_qkv, input_TD, lora, saved.qkv_raw_TQ);
     // The first call copies the heads it does not normalise; the second works in place.
     ops.head_rmsnorm(saved.qkv_raw_TQ, shape, 0, q_end, weights.q_norm_E, config.norm_eps, saved.qkv_TQ,
                      saved.q_rstd_TH);
     ops.head_rmsnorm(saved.qkv_TQ, shape, q_end, k_end, weights.k_norm_E, config.norm_eps, saved.qkv_TQ,
                      saved.k_rstd_TG);
   }
-  ops.rope(saved.qkv_TQ, shape, sequences.positions, sequences.rope, /*inverse=*/false);
+  if (config.rotates) {
+    ops.rope(saved.qkv_TQ, shape, sequences.positions, sequences.rope, /*inverse=*/false);
+  }
+}
+
+AttentionInputs general_inputs(const AttentionBlockConfig& config, const SequenceInfo& sequences,
+                               const AttentionSaved& saved) {
+  AttentionInputs inputs = AttentionInputs::of_fused(saved.qkv_TQ, config.shape, sequences.cu_seqlens);
+  inputs.causal = config.causal;
+  inputs.bias = sequences.bias;
+  return inputs;
+}
+
+// (5)
+void attend(Ops& ops, const AttentionBlockConfig& config, const SequenceInfo& sequences,
+            const AttentionSaved& saved) {
+  if (config.is_general(sequences.bias)) {
+    return ops.general_attention(general_inputs(config, sequences, saved), config.shape, saved.o_THE,
+                                 saved.lse_HT);
+  }
+  ops.attention(saved.qkv_TQ, config.shape, sequences.cu_seqlens, saved.o_THE, saved.lse_HT);
+}
+
+void attend_backward(Ops& ops, const AttentionBlockConfig& config, const SequenceInfo& sequences,
+                     const AttentionSaved& saved, ConstTensorView do_THE, TensorView dqkv_TQ) {
+  if (config.is_general(sequences.bias)) {
+    return ops.general_attention_backward(do_THE, general_inputs(config, sequences, saved), saved.o_THE,
+                                          saved.lse_HT, config.shape,
+                                          {dqkv_TQ, dqkv_TQ, sequences.dbias_BH, sequences.dbias_update});
+  }
+  ops.attention_backward(do_THE, saved.qkv_TQ, saved.o_THE, saved.lse_HT, config.shape, sequences.cu_seqlens,
+                         dqkv_TQ);
 }
 
 }  // namespace
 
+void self_attention_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                            const SequenceInfo& sequences, ConstTensorView input_TD,
+                            const AttentionSaved& saved, const LoraScratch& lora, TensorView y_TD) {
+  project_qkv(ops, config, weights, sequences, input_TD, saved, lora);
+  attend(ops, config, sequences, saved);
+  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
+  lora_forward(ops, weights.lora_o, saved.o_THE, lora, y_TD);
+}
+
 void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                              const SequenceInfo& sequences, ConstTensorView residual_TD,
                              const AttentionSaved& saved, const AttentionScratch& scratch, TensorView y_TD) {
-  project_qkv(ops, config, weights, sequences, residual_TD, saved, scratch);
-  ops.attention(saved.qkv_TQ, config.shape, sequences.cu_seqlens, saved.o_THE, saved.lse_HT);
-  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
-  lora_forward(ops, weights.lora_o, saved.o_THE, scratch.lora, y_TD);
+  residual_norm(ops, saved.x_TD, residual_TD, weights.norm_D, config.norm_eps, scratch.norm_TD,
+                scratch.rstd_T);
+  self_attention_forward(ops, config, weights, sequences, scratch.norm_TD, saved, scratch.lora, y_TD);
 }
 
 void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                                const SequenceInfo& sequences, const KeptOutputs& kept,
                                const AttentionSaved& saved, const AttentionScratch& scratch,
                                TensorView y_TD) {
-  if (!kept.qkv) project_qkv(ops, config, weights, sequences, /*residual_TD=*/{}, saved, scratch);
-  if (!kept.attention) {
-    ops.attention(saved.qkv_TQ, config.shape, sequences.cu_seqlens, saved.o_THE, saved.lse_HT);
+  if (!kept.qkv) {
+    ops.rmsnorm(saved.x_TD, weights.norm_D, config.norm_eps, scratch.norm_TD, scratch.rstd_T);
+    project_qkv(ops, config, weights, sequences, scratch.norm_TD, saved, scratch.lora);
   }
+  if (!kept.attention) attend(ops, config, sequences, saved);
   if (kept.stream) return;
   ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
   lora_forward(ops, weights.lora_o, saved.o_THE, scratch.lora, y_TD);
   ops.add(y_TD, saved.x_TD);
 }
 
-void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
-                              const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
-                              const AttentionSaved& saved, const AttentionScratch& scratch,
-                              TensorView dx_TD) {
+void self_attention_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                             const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
+                             ConstTensorView dy_TD, TensorView input_TD, const AttentionSaved& saved,
+                             const AttentionScratch& scratch) {
   const AttentionShape& shape = config.shape;
   const int64_t q_end = shape.num_heads;
   const int64_t k_end = q_end + shape.num_key_value_heads;
-  const ConstTensorView dy_TD = dx_TD;  // the sum x + y passes its gradient to both terms
   const TensorView do_THE = scratch.do_THE;
   const TensorView dqkv_TQ = scratch.dqkv_TQ;
 
@@ -115,11 +152,10 @@ void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, cons
   lora_backward_input(ops, weights.lora_o, scratch.lora, do_THE);
 
   // (5) o = attention(q, k, v)
-  ops.attention_backward(do_THE, saved.qkv_TQ, saved.o_THE, saved.lse_HT, shape, sequences.cu_seqlens,
-                         dqkv_TQ);
+  attend_backward(ops, config, sequences, saved, do_THE, dqkv_TQ);
 
   // (4) q, k = rope(q, k, position)
-  ops.rope(dqkv_TQ, shape, sequences.positions, sequences.rope, /*inverse=*/true);
+  if (config.rotates) ops.rope(dqkv_TQ, shape, sequences.positions, sequences.rope, /*inverse=*/true);
 
   // (3) q, k = rmsnorm per head
   if (!weights.q_norm_E.empty()) {
@@ -129,19 +165,26 @@ void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, cons
                               saved.k_rstd_TG, grads.k_norm_E, update.mode);
   }
 
-  // (2) qkv = norm wqkv^T + bqkv, with norm recomputed
-  ops.rmsnorm(saved.x_TD, weights.norm_D, config.norm_eps, scratch.norm_TD, scratch.rstd_T);
+  // (2) qkv = input wqkv^T + bqkv
   if (!grads.bqkv_Q.empty()) ops.linear_backward_bias(dqkv_TQ, grads.bqkv_Q, update.mode);
-  if (!grads.wqkv_QD.empty()) ops.linear_backward_weight(dqkv_TQ, scratch.norm_TD, grads.wqkv_QD, update);
+  if (!grads.wqkv_QD.empty()) ops.linear_backward_weight(dqkv_TQ, input_TD, grads.wqkv_QD, update);
   lora_backward_output(ops, weights.lora_qkv, dqkv_TQ, scratch.lora);
-  lora_backward_weights(ops, weights.lora_qkv, grads.lora_qkv, update.mode, dqkv_TQ, scratch.norm_TD,
-                        scratch.lora);
-  const TensorView dnorm_TD = scratch.norm_TD;  // norm is no longer needed
-  ops.linear_backward_input(dqkv_TQ, weights.wqkv_QD, dnorm_TD, Update::kOverwrite);
-  lora_backward_input(ops, weights.lora_qkv, scratch.lora, dnorm_TD);
+  lora_backward_weights(ops, weights.lora_qkv, grads.lora_qkv, update.mode, dqkv_TQ, input_TD, scratch.lora);
+  const TensorView dinput_TD = input_TD;  // which is no longer needed
+  ops.linear_backward_input(dqkv_TQ, weights.wqkv_QD, dinput_TD, Update::kOverwrite);
+  lora_backward_input(ops, weights.lora_qkv, scratch.lora, dinput_TD);
+}
 
+void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                              const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
+                              const AttentionSaved& saved, const AttentionScratch& scratch,
+                              TensorView dx_TD) {
+  // The sum x + y passes its gradient to both terms. norm is recomputed, and its gradient takes its place.
+  ops.rmsnorm(saved.x_TD, weights.norm_D, config.norm_eps, scratch.norm_TD, scratch.rstd_T);
+  self_attention_backward(ops, config, weights, grads, update, sequences, dx_TD, scratch.norm_TD, saved,
+                          scratch);
   // (1) norm = rmsnorm(x)
-  ops.rmsnorm_backward(dnorm_TD, saved.x_TD, weights.norm_D, scratch.rstd_T, dx_TD, Update::kAdd,
+  ops.rmsnorm_backward(scratch.norm_TD, saved.x_TD, weights.norm_D, scratch.rstd_T, dx_TD, Update::kAdd,
                        grads.norm_D, update.mode);
 }
 
@@ -149,7 +192,9 @@ void attention_block_cached(Ops& ops, const AttentionBlockConfig& config, const 
                             const SequenceInfo& sequences, ConstTensorView residual_TD,
                             const KeyValueCache& cache, int64_t cache_length, const AttentionSaved& saved,
                             const AttentionScratch& scratch, TensorView y_TD) {
-  project_qkv(ops, config, weights, sequences, residual_TD, saved, scratch);
+  residual_norm(ops, saved.x_TD, residual_TD, weights.norm_D, config.norm_eps, scratch.norm_TD,
+                scratch.rstd_T);
+  project_qkv(ops, config, weights, sequences, scratch.norm_TD, saved, scratch.lora);
   ops.attention_cached(saved.qkv_TQ, config.shape, cache.k, cache.v, cache_length, saved.o_THE);
   ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
   lora_forward(ops, weights.lora_o, saved.o_THE, scratch.lora, y_TD);

@@ -1,16 +1,16 @@
-#include "model/llama/generator.h"
+#include "model/llama/llama_generator.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
 #include "model/allocate.h"
+#include "model/blocks/residual_norm.h"
 #include "model/llama/llama_model.h"
-#include "model/llama/residual_norm.h"
 
 namespace tessera {
 
-struct Generator::Impl {
+struct LlamaGenerator::Impl {
   Impl(LlamaModel& of_model, int64_t max_positions, int64_t chunk);
 
   // Computes the last row of logits_V after these tokens, if requested.
@@ -77,7 +77,7 @@ BufferSizes measure_buffers(const LlamaModel& model, int64_t capacity, int64_t m
 
 }  // namespace
 
-Generator::Impl::Impl(LlamaModel& of_model, int64_t max_positions, int64_t chunk)
+LlamaGenerator::Impl::Impl(LlamaModel& of_model, int64_t max_positions, int64_t chunk)
     : model(&of_model), capacity(max_positions), max_chunk(std::min(chunk, max_positions)) {
   TESSERA_CHECK(capacity > 0 && max_chunk > 0, "capacity {}, chunks of {}", capacity, chunk);
   const ModelConfig& config = model->config();
@@ -96,7 +96,7 @@ Generator::Impl::Impl(LlamaModel& of_model, int64_t max_positions, int64_t chunk
   logits_V.resize(static_cast<size_t>(config.vocab_size));
 }
 
-int64_t Generator::memory_bytes(const TrainableModel& model, int64_t capacity, int64_t max_chunk) {
+int64_t LlamaGenerator::memory_bytes(const TrainableModel& model, int64_t capacity, int64_t max_chunk) {
   const ModelConfig& config = model.config();
   const BufferSizes sizes = measure_buffers(llama(model), capacity, std::min(max_chunk, capacity));
   return sizes.caches + sizes.saved + sizes.working + sizes.workspace +
@@ -104,7 +104,7 @@ int64_t Generator::memory_bytes(const TrainableModel& model, int64_t capacity, i
          config.vocab_size * dtype_bytes(DType::kF32);
 }
 
-void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits) {
+void LlamaGenerator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits) {
   Ops& ops = model->ops();
   const auto num_tokens = static_cast<int64_t>(ids.size());
   Arena saved(saved_memory);
@@ -124,7 +124,7 @@ void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits)
     attention_block_cached(ops, model->block_config(i), model->weights().layers[i].attention, sequences,
                            residual_TD, caches[i], length, layer.attention,
                            activations.layer_scratch.attention, layer.mlp.x_TD);
-    mlp_block_forward(ops, model->block_config(i).norm_eps, model->weights().layers[i].mlp,
+    mlp_block_forward(ops, {model->block_config(i).norm_eps}, model->weights().layers[i].mlp,
                       layer.attention.x_TD, layer.mlp, activations.layer_scratch.mlp, x_TD);
     residual_TD = layer.mlp.x_TD;
   }
@@ -142,14 +142,14 @@ void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits)
   copy(logits_1V, TensorView(logits_V.data(), DType::kF32, logits_1V.shape()));
 }
 
-Generator::Generator(TrainableModel& model, int64_t capacity, int64_t max_chunk)
+LlamaGenerator::LlamaGenerator(TrainableModel& model, int64_t capacity, int64_t max_chunk)
     : impl_(std::make_unique<Impl>(llama(model), capacity, max_chunk)) {}
-Generator::~Generator() = default;
+LlamaGenerator::~LlamaGenerator() = default;
 
-int64_t Generator::length() const { return impl_->length; }
-void Generator::reset() { impl_->length = 0; }
+int64_t LlamaGenerator::length() const { return impl_->length; }
+void LlamaGenerator::reset() { impl_->length = 0; }
 
-std::span<const float> Generator::feed(std::span<const int32_t> ids) {
+std::span<const float> LlamaGenerator::feed(std::span<const int32_t> ids) {
   Impl& impl = *impl_;
   const auto num_tokens = static_cast<int64_t>(ids.size());
   TESSERA_CHECK(!impl.model->embedding_VD().empty(), "no weights are bound");

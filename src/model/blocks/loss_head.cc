@@ -1,4 +1,4 @@
-#include "model/llama/loss_head.h"
+#include "model/blocks/loss_head.h"
 
 #include <algorithm>
 
@@ -49,6 +49,11 @@ LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& conf
   const int64_t num_elements = scratch.pieces.num_elements;
   scratch.norm_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
   scratch.rstd_T = allocate_tensor(arena, DType::kF32, {num_tokens});
+  if (config.encoder) {
+    scratch.stats_T2 = allocate_tensor(arena, DType::kF32, {num_tokens, 2});
+    scratch.dense_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
+    scratch.activated_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
+  }
   scratch.logits = allocate_tensor(arena, DType::kF32, {num_elements});
   if (training) {
     scratch.dlogits = dtype == DType::kF32 ? scratch.logits : allocate_tensor(arena, dtype, {num_elements});
@@ -104,7 +109,9 @@ struct Chunk {
 // (2) for one chunk.
 TensorView compute_logits(const Head& head, ConstTensorView norm_RD, const Chunk& chunk) {
   const TensorView logits_RC = chunk.view(head.scratch.logits, norm_RD.dim(0));
-  head.ops.linear(norm_RD, head.weights.lm_head_VD.rows(chunk.begin, chunk.end), /*bias_N=*/{}, logits_RC);
+  const ConstTensorView bias_V = head.weights.lm_head_b_V;
+  head.ops.linear(norm_RD, head.weights.lm_head_VD.rows(chunk.begin, chunk.end),
+                  bias_V.empty() ? ConstTensorView() : bias_V.rows(chunk.begin, chunk.end), logits_RC);
   return logits_RC;
 }
 
@@ -131,18 +138,28 @@ LossSums chunked_loss(const Head& head, ConstTensorView norm_RD, std::span<const
   return head.ops.cross_entropy_loss(rows, targets, head.vocab_size(), head.label_smoothing);
 }
 
+// Gradients of columns [begin, end) of the LM head and of its bias, of which each may be empty.
+void add_head_gradients(const Head& head, const LossHeadGrads& grads, WeightUpdate update, const Chunk& chunk,
+                        ConstTensorView dlogits_RC, ConstTensorView norm_RD) {
+  if (!grads.lm_head_VD.empty())
+    head.ops.linear_backward_weight(dlogits_RC, norm_RD, grads.lm_head_VD.rows(chunk.begin, chunk.end),
+                                    update);
+  if (!grads.lm_head_b_V.empty())
+    head.ops.linear_backward_bias(dlogits_RC, grads.lm_head_b_V.rows(chunk.begin, chunk.end), update.mode);
+}
+
 // Replaces norm_RD by its gradient.
-LossSums whole_rows_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate update,
+LossSums whole_rows_backward(const Head& head, const LossHeadGrads& grads, WeightUpdate update,
                              TensorView norm_RD, std::span<const int32_t> targets, float grad_scale) {
   const TensorView dlogits_RV = matrix_in(head.scratch.dlogits, norm_RD.dim(0), head.vocab_size());
   const LossSums sums = whole_rows_loss(head, norm_RD, targets, grad_scale, dlogits_RV);
-  if (!dlm_head_VD.empty()) head.ops.linear_backward_weight(dlogits_RV, norm_RD, dlm_head_VD, update);
+  add_head_gradients(head, grads, update, {0, head.vocab_size()}, dlogits_RV, norm_RD);
   head.ops.linear_backward_input(dlogits_RV, head.weights.lm_head_VD, norm_RD, Update::kOverwrite);
   return sums;
 }
 
-LossSums chunked_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate update, TensorView norm_RD,
-                          std::span<const int32_t> targets, float grad_scale) {
+LossSums chunked_backward(const Head& head, const LossHeadGrads& grads, WeightUpdate update,
+                          TensorView norm_RD, std::span<const int32_t> targets, float grad_scale) {
   const int64_t R = norm_RD.dim(0), num_chunks = head.num_chunks();
   const TensorView dnorm_RD = head.scratch.dnorm_RD.rows(0, R);
   const LossSums sums = chunked_loss(head, norm_RD, targets);
@@ -155,9 +172,7 @@ LossSums chunked_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate
     head.ops.cross_entropy_chunk_gradient(logits_RC, chunk.begin, head.vocab_size(), targets,
                                           head.scratch.softmax.rows(0, R), head.label_smoothing, grad_scale,
                                           dlogits_RC);
-    if (!dlm_head_VD.empty()) {
-      head.ops.linear_backward_weight(dlogits_RC, norm_RD, dlm_head_VD.rows(chunk.begin, chunk.end), update);
-    }
+    add_head_gradients(head, grads, update, chunk, dlogits_RC, norm_RD);
     head.ops.linear_backward_input(dlogits_RC, head.weights.lm_head_VD.rows(chunk.begin, chunk.end), dnorm_RD,
                                    is_last ? Update::kOverwrite : Update::kAdd);
   }
@@ -205,9 +220,52 @@ LossSums loss_by_sequence(const Head& head, ConstTensorView norm_RD, const Targe
   return sums;
 }
 
+// (1) of the first `count` rows.
+TensorView norm_of_rows(Ops& ops, const LossHeadConfig& config, const LossHeadWeights& weights,
+                        TensorView x_ND, const LossHeadScratch& scratch) {
+  const int64_t count = x_ND.dim(0);
+  const TensorView norm_ND = scratch.norm_TD.rows(0, count);
+  if (config.transform) {
+    const TensorView dense_ND = scratch.dense_TD.rows(0, count);
+    const TensorView activated_ND = scratch.activated_TD.rows(0, count);
+    ops.linear(x_ND, weights.transform_DD, weights.transform_b_D, dense_ND);
+    ops.activation(*config.transform, dense_ND, activated_ND);
+    ops.layernorm(activated_ND, weights.norm_D, weights.norm_b_D, config.norm_eps, norm_ND,
+                  scratch.stats_T2.rows(0, count));
+  } else {
+    ops.rmsnorm(x_ND, weights.norm_D, config.norm_eps, norm_ND, scratch.rstd_T.rows(0, count));
+  }
+  if (config.output_scale != 1) ops.scale(norm_ND, config.output_scale);
+  return norm_ND;
+}
+
+// dx_ND = the gradient through (1), with dnorm in the place of norm.
+void norm_backward(Ops& ops, const LossHeadConfig& config, const LossHeadWeights& weights,
+                   const LossHeadGrads& grads, WeightUpdate update, ConstTensorView x_ND,
+                   const LossHeadScratch& scratch, TensorView dx_ND) {
+  const int64_t count = x_ND.dim(0);
+  const TensorView dnorm_ND = scratch.norm_TD.rows(0, count);
+  if (config.output_scale != 1) ops.scale(dnorm_ND, config.output_scale);
+  if (!config.transform) {
+    ops.rmsnorm_backward(dnorm_ND, x_ND, weights.norm_D, scratch.rstd_T.rows(0, count), dx_ND,
+                         Update::kOverwrite, grads.norm_D, update.mode);
+    return;
+  }
+  const TensorView dense_ND = scratch.dense_TD.rows(0, count);
+  const TensorView activated_ND = scratch.activated_TD.rows(0, count);
+  const TensorView dactivated_ND = dx_ND;
+  ops.layernorm_backward(dnorm_ND, activated_ND, weights.norm_D, scratch.stats_T2.rows(0, count),
+                         dactivated_ND, Update::kOverwrite, grads.norm_D, grads.norm_b_D, update.mode);
+  const TensorView ddense_ND = dense_ND;  // in place
+  ops.activation_backward(*config.transform, dactivated_ND, dense_ND, ddense_ND, activated_ND);
+  if (!grads.transform_b_D.empty()) ops.linear_backward_bias(ddense_ND, grads.transform_b_D, update.mode);
+  if (!grads.transform_DD.empty()) ops.linear_backward_weight(ddense_ND, x_ND, grads.transform_DD, update);
+  ops.linear_backward_input(ddense_ND, weights.transform_DD, dx_ND, Update::kOverwrite);
+}
+
 }  // namespace
 
-LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
+LossSums loss_head_forward(Ops& ops, const LossHeadConfig& config, const LossHeadWeights& weights,
                            std::span<const int32_t> targets, float label_smoothing, TensorView x_TD,
                            const LossHeadScratch& scratch, TargetRows& selected,
                            const SequenceLosses& by_sequence) {
@@ -216,8 +274,7 @@ LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weig
   if (count == 0) return {};
 
   ops.gather_rows(selected.rows, x_TD);
-  const TensorView norm_ND = scratch.norm_TD.rows(0, count);
-  ops.rmsnorm(x_TD.rows(0, count), weights.norm_D, norm_eps, norm_ND, scratch.rstd_T.rows(0, count));
+  const TensorView norm_ND = norm_of_rows(ops, config, weights, x_TD.rows(0, count), scratch);
   const Head head = {ops, weights, scratch, label_smoothing};
   return sum_over_blocks(scratch, count, [&](int64_t begin, int64_t end) {
     const TensorView norm_RD = norm_ND.rows(begin, end);
@@ -230,7 +287,7 @@ LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weig
   });
 }
 
-LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
+LossSums loss_head_forward_backward(Ops& ops, const LossHeadConfig& config, const LossHeadWeights& weights,
                                     const LossHeadGrads& grads, WeightUpdate update,
                                     std::span<const int32_t> targets, float label_smoothing, float grad_scale,
                                     TensorView x_TD, const LossHeadScratch& scratch, TargetRows& selected,
@@ -245,9 +302,7 @@ LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeig
   // forward (1)
   ops.gather_rows(selected.rows, x_TD);
   const TensorView x_ND = x_TD.rows(0, count);
-  const TensorView norm_ND = scratch.norm_TD.rows(0, count);
-  const TensorView rstd_N = scratch.rstd_T.rows(0, count);
-  ops.rmsnorm(x_ND, weights.norm_D, norm_eps, norm_ND, rstd_N);
+  const TensorView norm_ND = norm_of_rows(ops, config, weights, x_ND, scratch);
 
   // forward and backward (2) and (3)
   const Head head = {ops, weights, scratch, label_smoothing};
@@ -255,14 +310,12 @@ LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeig
     const auto backward = head.whole_rows() ? whole_rows_backward : chunked_backward;
     const WeightUpdate of_block = {begin == 0 ? update.mode : Update::kAdd,
                                    end == count ? update.squares : nullptr};
-    return backward(head, grads.lm_head_VD, of_block, norm_ND.rows(begin, end),
-                    targets_between(selected, begin, end), grad_scale);
+    return backward(head, grads, of_block, norm_ND.rows(begin, end), targets_between(selected, begin, end),
+                    grad_scale);
   });
 
-  // backward (1) x' = rows of x that have a target,  norm = rmsnorm(x')
-  const TensorView dnorm_ND = norm_ND;
-  ops.rmsnorm_backward(dnorm_ND, x_ND, weights.norm_D, rstd_N, dx_TD.rows(0, count), Update::kOverwrite,
-                       grads.norm_D, update.mode);
+  // backward (1)
+  norm_backward(ops, config, weights, grads, update, x_ND, scratch, dx_TD.rows(0, count));
   ops.scatter_rows(selected.rows, dx_TD);
   return sums;
 }

@@ -1,0 +1,233 @@
+#include "model/encoder/encoder_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "base/rng.h"
+#include "formats/json.h"
+#include "formats/safetensors/safetensors.h"
+#include "support/model_test_support.h"
+#include "test_paths.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelConfig tiny_encoder(bool norm_first) {
+  ModelConfig config;
+  config.family = norm_first ? ModelFamily::kModernBert : ModelFamily::kBert;
+  config.vocab_size = 41;
+  config.hidden_size = 24;
+  config.intermediate_size = 20;
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = config.num_key_value_heads = 3;
+  config.head_dim = 8;
+  config.max_position_embeddings = 200;
+  config.rms_norm_eps = 1e-5;
+  config.tie_word_embeddings = true;
+  config.activation = norm_first ? Activation::kGatedGelu : Activation::kGelu;
+  config.qkv_bias = config.o_bias = config.mlp_bias = !norm_first;
+  config.encoder = EncoderOnly{.norm_first = norm_first,
+                               .norm_bias = !norm_first,
+                               .type_vocab_size = norm_first ? 0 : 2,
+                               .has_positions = !norm_first,
+                               .local_rope_theta = norm_first ? 1000.0 : 0.0,
+                               .transform_bias = !norm_first};
+  if (norm_first) config.sliding_window = {0, 5, 5};
+  return config;
+}
+
+PackedBatch random_masked(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed) {
+  PackedBatch batch;
+  batch.cu_seqlens = {0};
+  const CounterRng rng(seed, 3);
+  uint64_t drawn = 0;
+  const auto draw = [&](int64_t count) {
+    return static_cast<int32_t>(rng.uniform(drawn++) * static_cast<double>(count));
+  };
+  for (const int64_t length : lengths) {
+    for (int64_t position = 0; position < length; ++position) {
+      batch.input_ids.push_back(draw(vocab_size));
+      batch.positions.push_back(static_cast<int32_t>(position));
+      batch.targets.push_back(draw(3) == 0 ? draw(vocab_size) : kIgnoredLabel);
+      if (batch.targets.back() != kIgnoredLabel) ++batch.num_targets;
+    }
+    batch.cu_seqlens.push_back(static_cast<int32_t>(batch.input_ids.size()));
+  }
+  return batch;
+}
+
+// A model with its own threads and memory.
+class EncoderTestModel {
+ public:
+  EncoderTestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
+                   int64_t num_threads = 2)
+      : pool_(num_threads),
+        ops_(make_cpu_ops(pool_)),
+        model_(config, dtype, *ops_),
+        weights_(weights.size() * static_cast<size_t>(dtype_bytes(dtype))),
+        gradients_(weights.size()) {
+    set_weights(weights);
+    const auto count = std::ssize(weights);
+    model_.bind_parameters(TensorView(weights_.data(), dtype, {count}),
+                           TensorView(gradients_.data(), DType::kF32, {count}));
+  }
+
+  EncoderModel& model() { return model_; }
+  std::vector<float>& gradients() { return gradients_; }
+  void set_weights(const std::vector<float>& weights) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (model_.dtype() == DType::kF32) {
+        reinterpret_cast<float*>(weights_.data())[i] = weights[i];
+      } else {
+        reinterpret_cast<bf16*>(weights_.data())[i] = to_bf16(weights[i]);
+      }
+    }
+    model_.weights_changed();
+  }
+
+ private:
+  ThreadPool pool_;
+  std::unique_ptr<Ops> ops_;
+  EncoderModel model_;
+  std::vector<std::byte> weights_;
+  std::vector<float> gradients_;
+};
+
+std::vector<float> encoder_weights(const ModelConfig& config) {
+  return random_weights(EncoderModel::parameter_layout(config), 0.25f, 5);
+}
+
+class EncoderGradients : public testing::TestWithParam<std::tuple<bool, bool>> {};
+
+TEST_P(EncoderGradients, AgreeWithDifferences) {
+  const auto [norm_first, checkpointing] = GetParam();
+  const ModelConfig config = tiny_encoder(norm_first);
+  const PackedBatch batch = random_masked({9, 1, 30}, config.vocab_size, 3);
+  const std::vector<float> weights = encoder_weights(config);
+  EncoderTestModel test(config, DType::kF32, weights);
+  test.model().reserve(limits_of(batch, checkpointing));
+  std::ranges::fill(test.gradients(), 7.0f);  // is overwritten
+  double squares = 0;
+  const LossSums sums = test.model().forward_backward(batch, 1, 0, {Update::kOverwrite, &squares});
+  EXPECT_EQ(sums.num_targets, batch.num_targets);
+  const std::vector<float> gradients = test.gradients();
+  EXPECT_NEAR(squares, sum_of_squares(test.model().layout(), gradients), 1e-4 * squares);
+  EXPECT_NEAR(test.model().forward_loss(batch).loss_sum, sums.loss_sum, 1e-5 * sums.loss_sum);
+  const double norm = std::sqrt(squares);
+  for (const Parameter& parameter : test.model().layout().parameters()) {
+    std::vector<float> direction(static_cast<size_t>(parameter.num_elements));
+    double along = 0, length = 0;
+    for (size_t i = 0; i < direction.size(); ++i) {
+      const float gradient = gradients[static_cast<size_t>(parameter.offset) + i];
+      direction[i] = gradient + 0.1f * static_cast<float>((i * 37 + 11) % 19 - 9.0);
+      along += static_cast<double>(direction[i]) * gradient;
+      length += static_cast<double>(direction[i]) * direction[i];
+    }
+    const auto step = static_cast<float>(2e-3 / std::sqrt(length));
+    const auto loss_at = [&](float factor) {
+      std::vector<float> moved = weights;
+      for (size_t i = 0; i < direction.size(); ++i)
+        moved[static_cast<size_t>(parameter.offset) + i] += factor * direction[i];
+      test.set_weights(moved);
+      return test.model().forward_loss(batch).loss_sum;
+    };
+    const double difference = (loss_at(step) - loss_at(-step)) / (2.0 * step);
+    EXPECT_NEAR(difference, along, 0.02 * std::abs(along) + 2e-3 * norm * std::sqrt(length))
+        << parameter.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EncoderGradients, testing::Combine(testing::Bool(), testing::Bool()));
+
+TEST(Encoder, CheckpointingPackedFormsThreadsAndOrderLeaveTheBits) {
+  for (const bool norm_first : {false, true}) {
+    const ModelConfig config = tiny_encoder(norm_first);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const PackedBatch first = random_masked({140, 3}, config.vocab_size, 1);
+      const PackedBatch second = random_masked({2, 70}, config.vocab_size, 2);
+      std::vector<std::vector<float>> gradients;
+      for (const bool checkpointing : {false, true}) {
+        EncoderTestModel test(config, dtype, encoder_weights(config), checkpointing ? 3 : 1);
+        ActivationLimits limits = limits_of(first, checkpointing);
+        limits.pack_weights = checkpointing;
+        test.model().reserve(limits);
+        EXPECT_EQ(test.model().reserved_bytes().total(), test.model().activation_bytes(limits).total());
+        test.model().forward_backward(first, 1, 0, Update::kOverwrite);
+        test.model().forward_backward(second, 1, 0, Update::kAdd);
+        gradients.push_back(test.gradients());
+      }
+      EXPECT_TRUE(gradients[0] == gradients[1]) << dtype_name(dtype) << " " << norm_first;
+    }
+  }
+}
+
+TEST(Encoder, ABatchWithoutTargetsHasNoGradient) {
+  const ModelConfig config = tiny_encoder(true);
+  PackedBatch batch = random_masked({9, 4}, config.vocab_size, 3);
+  std::ranges::fill(batch.targets, kIgnoredLabel);
+  batch.num_targets = 0;
+  EncoderTestModel test(config, DType::kF32, encoder_weights(config));
+  test.model().reserve(limits_of(batch));
+  std::ranges::fill(test.gradients(), 7.0f);
+  test.model().forward_backward(batch, 1, 0, Update::kOverwrite);
+  for (const float gradient : test.gradients()) ASSERT_EQ(gradient, 0);
+}
+
+// Loss and gradient norm of the first step of Transformers' models for masked tokens.
+TEST(Encoder, HasTheLossAndGradientNormOfTransformers) {
+  int num_cases = 0;
+  for (const char* name : {"bert-mlm", "modernbert-mlm"}) {
+    const fs::path folder = shared_folder() / "reference/heads" / name;
+    if (!fs::exists(folder)) continue;
+    ++num_cases;
+    SCOPED_TRACE(name);
+    const ModelConfig config = read_model_config(folder);
+    const ParameterLayout layout = parameter_layout(config);
+    const SafetensorsFile model = SafetensorsFile::open(folder / "model.safetensors");
+    const SafetensorsFile expected = SafetensorsFile::open(folder / "expected.safetensors");
+    std::vector<float> weights(static_cast<size_t>(layout.num_elements()));
+    for (const Parameter& parameter : layout.parameters()) {
+      const SafetensorsEntry* entry = model.find(parameter.name);
+      ASSERT_NE(entry, nullptr) << parameter.name;
+      model.read(*entry, 0,
+                 TensorView(weights.data() + parameter.offset, DType::kF32, {parameter.num_elements}));
+    }
+    PackedBatch batch;  // of the first step: two micro-batches of four rows
+    batch.cu_seqlens = {0};
+    std::ifstream rows(folder / "rows.jsonl");
+    std::string line;
+    for (int row = 0; row < 8 && std::getline(rows, line); ++row) {
+      const Json fields = Json::parse(line);
+      const auto ids = fields["input_ids"].get<std::vector<int32_t>>();
+      const auto labels = fields["labels"].get<std::vector<int32_t>>();
+      for (size_t t = 0; t < ids.size(); ++t) {
+        batch.input_ids.push_back(ids[t]);
+        batch.positions.push_back(static_cast<int32_t>(t));
+        batch.targets.push_back(labels[t]);
+        if (labels[t] != kIgnoredLabel) ++batch.num_targets;
+      }
+      batch.cu_seqlens.push_back(static_cast<int32_t>(batch.input_ids.size()));
+    }
+    EncoderTestModel test(config, DType::kF32, weights);
+    test.model().reserve(limits_of(batch));
+    double squares = 0;
+    const LossSums sums = test.model().forward_backward(batch, 1.0f / static_cast<float>(batch.num_targets),
+                                                        0, {Update::kOverwrite, &squares});
+    const auto first = [&](const char* of) {
+      float value = 0;
+      expected.read(*expected.find(of), 0, TensorView(&value, DType::kF32, {1}));
+      return value;
+    };
+    EXPECT_NEAR(sums.loss_sum / static_cast<double>(batch.num_targets), first("loss"), 1e-5);
+    EXPECT_NEAR(std::sqrt(squares), first("grad_norm"), 2e-4);
+  }
+  if (num_cases == 0) GTEST_SKIP() << "no reference runs of encoders under " << shared_folder();
+}
+
+}  // namespace
+}  // namespace tessera
