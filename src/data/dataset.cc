@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/cache/content_hash.h"
-#include "data/cache/pretokenized_rows.h"
 #include "data/cache/row_builder.h"
 #include "data/cache/token_cache.h"
 #include "data/row_building.h"
@@ -105,9 +104,8 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
   TokenCacheWriter writer(path, key, request.vocab_size, plan.has_labels);
   const DocumentCounts counts =
       plan.is_pretokenized
-          ? read_pretokenized_rows(
-                plan.paths(), request.vocab_size, request.options.max_length, plan.has_labels,
-                request.options.reads_completion_mask, request.options.drops_masked_ids,
+          ? read_tensor_rows(
+                plan, request.options, request.vocab_size, request.options.max_length,
                 std::numeric_limits<int64_t>::max(),
                 [&](auto ids, auto labels, auto lengths) { writer.append_row(ids, labels, lengths); },
                 report_bytes)
@@ -162,8 +160,9 @@ std::vector<std::string> warnings_of(const DocumentCounts& counts, const Request
   std::vector<std::string> warnings = request.plan.remarks;
   const int64_t found = num_found(counts);
   if (counts.num_empty_documents > 0) {
-    warnings.push_back(fmt::format("{}: skipped {}: no text", input_names(request),
-                                   share_of(counts.num_empty_documents, found, "document")));
+    warnings.push_back(fmt::format("{}: skipped {}: {}", input_names(request),
+                                   share_of(counts.num_empty_documents, found, "document"),
+                                   request.options.source_target ? "no source or no target" : "no text"));
   }
   if (counts.num_invalid_documents > 0) {
     warnings.push_back(fmt::format("{}: skipped {}: not UTF-8", input_names(request),
@@ -175,24 +174,27 @@ std::vector<std::string> warnings_of(const DocumentCounts& counts, const Request
                     first_problem.empty() ? " that cannot be used" : "; the first: " + first_problem));
   }
   if (counts.num_masked_rows > 0) {
-    warnings.push_back(fmt::format("{}: skipped {}: no label that is not ignored{}", input_names(request),
-                                   share_of(counts.num_masked_rows, found, "row"),
-                                   counts.num_cut_documents > 0 ? " within max_length" : ""));
+    warnings.push_back(fmt::format(
+        "{}: skipped {}: no label that is not ignored{}", input_names(request),
+        share_of(counts.num_masked_rows, found, "row"),
+        counts.num_cut_documents > 0 && !request.options.source_target ? " within max_length" : ""));
   }
   if (counts.num_cut_documents > 0) {
     warnings.push_back(
-        fmt::format("{}: cut {} to max_length {}: {} not used", input_names(request),
+        fmt::format("{}: cut {} to {}: {} not used", input_names(request),
                     share_of(counts.num_cut_documents, counts.num_documents, noun_of_document(request)),
-                    request.options.max_length, format_count(counts.num_cut_tokens, "token")));
+                    length_limits_text(request.options), format_count(counts.num_cut_tokens, "token")));
   }
   return warnings;
 }
 
 // If every document is a row, everything beyond max_length is lost: most of a dataset with long documents.
+// Sources are cut by the limits of their own that the user has for them, as in Transformers' examples.
 void check_truncation(const CacheTrailer& cache, const Request& request) {
   const DocumentCounts& counts = cache.counts;
   const int64_t num_tokens = cache.num_tokens + counts.num_cut_tokens;
-  if (request.options.allow_truncation || counts.num_cut_tokens <= num_tokens / 10) return;
+  if (request.options.allow_truncation || request.options.source_target) return;
+  if (counts.num_cut_tokens <= num_tokens / 10) return;
   const bool has_text =
       std::any_of(request.plan.files.begin(), request.plan.files.end(), [](const SourceFile& file) {
         return input_kind(file.path) == InputKind::kText && !file.format->has_lines;
@@ -268,6 +270,18 @@ void add_report(DatasetReport report, DatasetReport* sum) {
 
 }  // namespace
 
+void use_sources_and_targets(const SourceTarget& limits, const SourceTargetColumns& columns,
+                             DatasetOptions* options) {
+  options->source_target = limits;
+  for (DataSource& source : options->sources) {
+    if (!source.format.source_target) source.format.source_target = columns;
+  }
+  // Source and target are cut by limits of their own, token ids by none unless they are streamed.
+  options->source_target->cuts_token_ids = limits.cuts_token_ids || options->streaming;
+  options->max_length =
+      options->streaming ? limits.max_source_length + limits.max_target_length + 1 : kMaxRowLength;
+}
+
 void use_evaluation_splits(DatasetOptions* options) {
   for (DataSource& source : options->sources) source.splits = {"validation", "test"};
 }
@@ -288,7 +302,8 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
     }
     Dataset streamed;
     streamed.stream_ = std::make_shared<StreamedRows>(options.sources, options, tokenizer, vocab_size, pool);
-    streamed.max_row_length_ = options.max_length;
+    streamed.has_sources_ = options.source_target.has_value();
+    streamed.max_row_length_ = options.max_length - (streamed.has_sources_ ? 1 : 0);
     streamed.packing_ = streamed.stream_->packing();
     streamed.report_.warnings = streamed.stream_->warnings();
     return streamed;
@@ -296,6 +311,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
   const size_t num_parts = num_weights == 0 ? 1 : options.sources.size();
   const size_t part_sources = num_weights == 0 ? options.sources.size() : 1;
   Dataset dataset;
+  dataset.has_sources_ = options.source_target.has_value();
   for (size_t i = 0; i < num_parts; ++i) {
     const auto part_progress = [&](double fraction) {
       if (progress) progress((static_cast<double>(i) + fraction) / static_cast<double>(num_parts));
@@ -340,6 +356,10 @@ void Dataset::count() {
       max_row_length_ = std::max(max_row_length_, int64_t{entry.num_tokens});
     }
   }
+  if (has_sources_) {
+    num_tokens_ -= num_rows_;
+    max_row_length_ -= 1;
+  }
 }
 
 Dataset Dataset::split_off(double percent) {
@@ -352,6 +372,7 @@ Dataset Dataset::split_off(double percent) {
   taken.mixture_ = mixture_;
   taken.report_ = report_;
   taken.packing_ = packing_;
+  taken.has_sources_ = has_sources_;
   taken.report_.warnings.clear();
   for (Part& part : parts_) {
     if (part.num_rows < 2)
@@ -391,7 +412,16 @@ std::shared_ptr<const TokenCache> Dataset::locate(int64_t* row) const {
   return part->cache;
 }
 
-int64_t Dataset::row_length(int64_t row) const { return locate(&row)->entry(row).num_tokens; }
+int64_t Dataset::row_length(int64_t row) const {
+  return int64_t{locate(&row)->entry(row).num_tokens} - (has_sources_ ? 1 : 0);
+}
+
+int64_t Dataset::num_input_ids(int64_t row) const {
+  if (!has_sources_) return row_length(row);
+  Row content;
+  read_row(row, &content);
+  return content.sequence_lengths[0];
+}
 
 int64_t Dataset::row_num_targets(int64_t row) const { return locate(&row)->entry(row).num_targets; }
 

@@ -37,7 +37,7 @@ struct DatasetOptions : RowOptions {
   // anything else is text; a further .gz or .zst is decompressed. Pre-tokenized files cannot be mixed with
   // others.
   std::vector<DataSource> sources;
-  int64_t max_length = 1024;  // tokens per row, at least 2
+  int64_t max_length = 1024;  // tokens per row, at least 2; with source_target, the most that rows can have
   // Documents of text and completions end in EOS with and without packing, a chat ends as its template says.
   // Pre-tokenized files are never packed.
   Packing packing = Packing::kNone;
@@ -53,6 +53,11 @@ struct DatasetOptions : RowOptions {
   std::optional<SpoolOptions> spool = {};
   std::function<void()> while_waiting;  // called while rows are waited for; may throw
 };
+
+// Makes the rows those of a model with an encoder and a decoder, with the columns of sources that have none
+// of their own. Sets max_length to what such rows can have.
+void use_sources_and_targets(const SourceTarget& limits, const SourceTargetColumns& columns,
+                             DatasetOptions* options);
 
 // Makes folders with splits read the one for evaluation: the validation split, or else the test split.
 void use_evaluation_splits(DatasetOptions* options);
@@ -110,18 +115,26 @@ class Dataset {
   // returns them as another one. Error(kBadData) if a part has a single row.
   Dataset split_off(double percent);
 
+  // Whether every row is two sequences, a source and its target (data/source_target_rows.h).
+  bool has_sources() const { return has_sources_; }
+
   int64_t num_rows() const { return num_rows_; }
-  int64_t num_tokens() const { return num_tokens_; }    // of all rows
+  // Tokens of all rows that a model computes: all that a row has but the last one of a target.
+  int64_t num_tokens() const { return num_tokens_; }
   int64_t num_targets() const { return num_targets_; }  // of all rows, at least 1
   int64_t max_row_length() const { return max_row_length_; }
-  int64_t row_length(int64_t row) const;
+  int64_t row_length(int64_t row) const;  // as num_tokens() counts
+  // Tokens of a row's input_ids: the source alone if there are sources. Trainer groups rows by this length.
+  // Errors as read_row().
+  int64_t num_input_ids(int64_t row) const;
   // Labels that count as targets after the shift, given the sequence ends. May be 0 for individual rows.
   int64_t row_num_targets(int64_t row) const;
 
   struct Row {
     std::vector<int32_t> input_ids;
-    std::vector<int32_t> labels;            // same length; empty = the input_ids themselves
-    std::vector<int32_t> sequence_lengths;  // documents in the row if isolated, otherwise one entry
+    std::vector<int32_t> labels;  // same length; empty = the input_ids themselves
+    // Of the documents in the row if isolated, of source and target if has_sources(), otherwise one entry.
+    std::vector<int32_t> sequence_lengths;
   };
   // Overwrites *out, reusing its memory. Thread-safe. Error(kIoError, kBadData) if the cache file fails or
   // changes while in use.
@@ -144,6 +157,7 @@ class Dataset {
   std::vector<MixturePart> mixture_;
   DatasetReport report_;
   Packing packing_ = Packing::kNone;
+  bool has_sources_ = false;
   int64_t num_rows_ = 0;
   int64_t num_tokens_ = 0;
   int64_t num_targets_ = 0;

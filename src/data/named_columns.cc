@@ -21,6 +21,12 @@ NamedColumns::NamedColumns(const RowFormat& format) : messages_column_(column_of
   // An answer that is nowhere would be an empty one, also by its usual name.
   if (format.shape == RowShape::kPromptText && column_of("output", format) == "output")
     names_.push_back({"output", "output"});
+  if (format.source_target) {
+    if (!format.source_target->source.empty())
+      names_.push_back({"text_column", format.source_target->source});
+    if (!format.source_target->target.empty())
+      names_.push_back({"summary_column", format.source_target->target});
+  }
   const bool may_be_text = !format.shape || *format.shape == RowShape::kText;
   if (may_be_text && format.text_column != "text") names_.push_back({"text", format.text_column});
   if (!format.turns) return;

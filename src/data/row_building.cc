@@ -10,8 +10,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/cache/pretokenized_rows.h"
 #include "data/cache/token_cache.h"
 #include "data/row_stream.h"
+#include "data/source_target_rows.h"
 #include "formats/input_files.h"
 #include "io/file.h"
 
@@ -141,6 +143,13 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
   std::string text =
       fmt::format("rows {} vocab_size {} max_length {} packing {} skip_bad {}\n", kTokenCacheVersion,
                   vocab_size, options.max_length, static_cast<int>(plan.packing), options.skip_bad_rows);
+  if (options.source_target) {
+    const SourceTarget& pair = *options.source_target;
+    text +=
+        fmt::format("source {} target {} start {} pad {} cuts ids {} prefix {}:{}\n", pair.max_source_length,
+                    pair.max_target_length, pair.decoder_start_token_id, pair.pad_token_id,
+                    pair.cuts_token_ids, pair.source_prefix.size(), pair.source_prefix);
+  }
   if (options.excess_length != ExcessLength::kTruncate)
     text += fmt::format("excess {}\n", static_cast<int>(options.excess_length));
   if (plan.needs_tokenizer()) {
@@ -182,9 +191,31 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
     if (file.format->rows || options.held_out)
       text += fmt::format(" rows {} to {}", file.begin_row, file.end_row);
     if (file.format->pairs) text += " pairs " + file.format->pairs->text();
+    if (const auto& names = file.format->source_target; names && *names != SourceTargetColumns()) {
+      for (const std::string* name :
+           {&names->source, &names->target, &names->source_lang, &names->target_lang})
+        text += fmt::format(" {}:{}", name->size(), *name);
+    }
     text += '\n';
   }
   return text;
+}
+
+DocumentCounts read_tensor_rows(const RowPlan& plan, const RowOptions& options, int64_t vocab_size,
+                                int64_t max_length, int64_t max_rows, const RowSink& sink,
+                                const std::function<void(int64_t)>& progress) {
+  if (options.source_target)
+    return read_source_target_tensors(plan.paths(), vocab_size, *options.source_target, max_rows, sink,
+                                      progress);
+  return read_pretokenized_rows(plan.paths(), vocab_size, max_length, plan.has_labels,
+                                options.reads_completion_mask, options.drops_masked_ids, max_rows, sink,
+                                progress);
+}
+
+std::string length_limits_text(const DatasetOptions& options) {
+  if (!options.source_target) return fmt::format("max_length {}", options.max_length);
+  return fmt::format("max_source_length {} and max_target_length {}",
+                     options.source_target->max_source_length, options.source_target->max_target_length);
 }
 
 bool may_skip(const std::exception_ptr& error, const RowOptions& options, std::string* first_problem) {
@@ -206,6 +237,19 @@ namespace {
 // Whether the row is left out, or with kDrop already added, since it is longer than max_length.
 bool is_too_long(const TokenizedRow& row, const RowOptions& options, RowBuilder* builder,
                  DocumentCounts* counts, std::string* first_problem) {
+  const auto leave_out = [&](const std::string& problem) {
+    if (options.excess_length == ExcessLength::kRaise) fail(ExitCode::kBadData, "{}", problem);
+    ++counts->num_bad_rows;
+    if (first_problem->empty()) *first_problem = problem;
+    return true;
+  };
+  if (options.excess_length != ExcessLength::kTruncate && row.num_cut_tokens > 0) {
+    return leave_out(
+        fmt::format("a row is {} longer than max_source_length {} and max_target_length {} "
+                    "allow (excess_length_strategy)",
+                    format_count(row.num_cut_tokens, "token"), options.source_target->max_source_length,
+                    options.source_target->max_target_length));
+  }
   const auto limit = static_cast<size_t>(builder->max_length());
   if (options.excess_length == ExcessLength::kTruncate || row.ids.size() <= limit) return false;
   if (row.is_text) {
@@ -216,12 +260,8 @@ bool is_too_long(const TokenizedRow& row, const RowOptions& options, RowBuilder*
       builder->add_document(rest.first(std::min(limit, rest.size())));
     return true;
   }
-  const std::string problem = fmt::format("a row of {} is longer than max_length {} (excess_length_strategy)",
-                                          format_count(std::ssize(row.ids), "token"), limit);
-  if (options.excess_length == ExcessLength::kRaise) fail(ExitCode::kBadData, "{}", problem);
-  ++counts->num_bad_rows;
-  if (first_problem->empty()) *first_problem = problem;
-  return true;
+  return leave_out(fmt::format("a row of {} is longer than max_length {} (excess_length_strategy)",
+                               format_count(std::ssize(row.ids), "token"), limit));
 }
 
 }  // namespace
@@ -238,7 +278,12 @@ void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, Row
       ++counts->num_empty_documents;
     } else if (!is_too_long(row, options, builder, counts, first_problem)) {
       counts->num_empty_texts += row.is_empty_text ? 1 : 0;
+      const int64_t num_before = counts->num_documents;
       builder->add_document(row.ids, row.labels, row.keeps_masked, row.sequence_lengths);
+      if (row.num_cut_tokens > 0 && counts->num_documents > num_before) {
+        ++counts->num_cut_documents;
+        counts->num_cut_tokens += row.num_cut_tokens;
+      }
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +41,15 @@ std::vector<Hash128> hash_files(const RowPlan& plan, ThreadPool& pool);
 // label.
 std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options, const Tokenizer* tokenizer,
                               int64_t vocab_size, std::span<const Hash128> hashes, bool as_before = false);
+
+// Reads a plan's rows of .safetensors files, at most max_rows, cut to max_length or as options.source_target
+// says. Errors: read_pretokenized_rows(), read_source_target_tensors().
+DocumentCounts read_tensor_rows(const RowPlan& plan, const RowOptions& options, int64_t vocab_size,
+                                int64_t max_length, int64_t max_rows, const RowSink& sink,
+                                const std::function<void(int64_t)>& progress = {});
+
+// The limits to which rows are cut: "max_length 1024".
+std::string length_limits_text(const DatasetOptions& options);
 
 // Whether a row with this error is left out: it is a LeftOutRow, or skip_bad_rows was given and the row is to
 // blame, not the settings, which are wrong for all rows. *first_problem becomes what is wrong with it, if it

@@ -27,6 +27,19 @@ struct HeldOutRows {
   bool are_read = false;  // instead of the others
 };
 
+// Rows of a model with an encoder and a decoder: a source, and a target whose labels are the decoder's inputs
+// one place further on (shift_tokens_right of Transformers).
+struct SourceTarget {
+  int32_t decoder_start_token_id = 0;
+  int32_t pad_token_id = 0;  // the decoder's input in place of a label that is ignored
+  int64_t max_source_length = 1024;
+  int64_t max_target_length = 128;
+  bool cuts_token_ids = false;  // also rows of token ids, which Trainer takes as they are
+  std::string source_prefix = {};
+
+  bool operator==(const SourceTarget&) const = default;
+};
+
 struct RowOptions {
   bool text_per_line = false;      // text files: every line is a document instead of the file
   bool add_special_tokens = true;  // the tokenizer's post-processor (bos, ...), for every document but chats
@@ -35,6 +48,7 @@ struct RowOptions {
   ExcessLength excess_length = ExcessLength::kTruncate;  // text that is no answer is cut into rows with kDrop
 
   std::optional<HeldOutRows> held_out = {};
+  std::optional<SourceTarget> source_target = {};  // unset: a decoder alone
   // Rows of token ids without a label are dropped, as TRL does where it cuts rows to max_length. Otherwise
   // they are kept, as in Trainer, which does not cut.
   bool drops_masked_ids = false;

@@ -178,6 +178,12 @@ constexpr const char* kSystemHint =
 
 // A file without columns of its own has rows of one shape.
 void check_shape_of_file(const fs::path& path, InputKind kind, const RowFormat& format) {
+  if (format.source_target && kind == InputKind::kText) {
+    fail(ExitCode::kBadConfig,
+         "{}: a text file has one text per row, but the model has an encoder and a decoder: expected rows of "
+         "{} in a .jsonl, .json, .csv or .parquet file",
+         path.string(), expected_source_target(*format.source_target));
+  }
   const RowShape only = kind == InputKind::kPretokenized ? RowShape::kTokens : RowShape::kText;
   if (!format.shape || *format.shape == only) return;
   fail(ExitCode::kBadConfig,
@@ -194,7 +200,7 @@ bool has_own_columns(const RowFormat& format) {
 }
 
 void note_ignored_mask(const fs::path& path, const RowOptions& options, RowPlan* plan) {
-  if (options.reads_completion_mask) return;
+  if (options.reads_completion_mask || options.source_target) return;
   plan->ignores_completion_mask = true;
   plan->remarks.push_back(
       fmt::format("{}: completion_mask is not read, so every token is a target: as in TRL, it needs "
@@ -236,7 +242,7 @@ void add_source(const DataSource& source, const RowOptions& options, RowPlan* pl
                         path.string(), first.placeholder));
       }
     }
-    if (kind == InputKind::kPretokenized && has_tensor(path, "completion_mask") &&
+    if (kind == InputKind::kPretokenized && !options.source_target && has_tensor(path, "completion_mask") &&
         !has_tensor(path, "labels"))
       note_ignored_mask(path, options, plan);
     // Without rows, any shape will do.
@@ -253,7 +259,8 @@ void add_source(const DataSource& source, const RowOptions& options, RowPlan* pl
   if (source.format.rows) apply_slice(*source.format.rows, first_file, options, plan);
 }
 
-bool rows_have_labels(const RowPlan& plan) {
+bool rows_have_labels(const RowPlan& plan, const RowOptions& options) {
+  if (options.source_target) return true;
   if (plan.is_pretokenized) return any_has_labels(plan.paths());
   // Perhaps: a message may have the weight 0.
   return plan.has_shape(RowShape::kTokens) || plan.has_shape(RowShape::kSegments) ||
@@ -306,7 +313,7 @@ RowPlan plan_rows(std::span<const DataSource> sources, const RowOptions& options
          no_chat->path.string(), row_shape_name(no_chat->shape));
   }
   if (options.held_out) apply_held_out(*options.held_out, options, &plan);
-  plan.has_labels = rows_have_labels(plan);
+  plan.has_labels = rows_have_labels(plan, options);
   return plan;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/source_target_rows.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -55,6 +56,7 @@ void RowTokenizer::run(Document* document, TokenizedRow* row) const {
   row->ids.clear();
   row->labels.clear();
   row->sequence_lengths.clear();
+  row->num_cut_tokens = 0;
   row->is_text = false;
   row->is_empty_text = false;
   row->keeps_masked = false;
@@ -251,7 +253,22 @@ void RowTokenizer::add_turns(const ChatExample& example, TokenizedRow* row) cons
   if (keeps_text_) row->text = std::move(chat.text);
 }
 
+void RowTokenizer::add(SourceTargetExample example, TokenizedRow* row) const {
+  if (!example.texts) return;
+  const SourceTarget& options = *options_.source_target;
+  const auto encode = [&](const std::string& text, int64_t max_length, std::vector<int32_t>* ids) {
+    row->num_cut_tokens += encode_cut(*tokenizer_, text, options_.add_special_tokens, max_length, ids);
+  };
+  encode(options.source_prefix + example.texts->source, options.max_source_length, &row->ids);
+  if (row->ids.empty()) return;
+  std::vector<int32_t> labels;
+  encode(example.texts->target, options.max_target_length, &labels);
+  append_target(labels, options, row);
+}
+
 void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {
+  if (options_.source_target)
+    return make_source_target_row(example.input_ids, example.labels, *options_.source_target, row);
   row->ids = std::move(example.input_ids);
   row->labels = std::move(example.labels);
   row->sequence_lengths = std::move(example.sequence_lengths);
@@ -267,7 +284,10 @@ void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {
 
 void RowTokenizer::check_ids(const TokenizedRow& row, const Document& document) const {
   const auto is_bad = [this](int32_t id) { return id < 0 || id >= vocab_size_; };
-  if (const auto bad = std::find_if(row.ids.begin(), row.ids.end(), is_bad); bad != row.ids.end()) {
+  // A target's ids are its labels, which are checked below.
+  const bool has_source = options_.source_target && document.shape == RowShape::kTokens;
+  const auto end = has_source && !row.ids.empty() ? row.ids.begin() + row.sequence_lengths[0] : row.ids.end();
+  if (const auto bad = std::find_if(row.ids.begin(), end, is_bad); bad != end) {
     if (document.shape == RowShape::kTokens) {
       fail(ExitCode::kBadData, "{}: field 'input_ids': value {}: expected an id from 0 to {}, found {}",
            document.where(), bad - row.ids.begin(), vocab_size_ - 1, *bad);
@@ -281,7 +301,8 @@ void RowTokenizer::check_ids(const TokenizedRow& row, const Document& document) 
   const auto bad = std::find_if(row.labels.begin(), row.labels.end(), is_bad_label);
   if (bad != row.labels.end()) {
     fail(ExitCode::kBadData, "{}: field 'labels': value {}: expected an id from 0 to {} or -100, found {}",
-         document.where(), bad - row.labels.begin(), vocab_size_ - 1, *bad);
+         document.where(), bad - row.labels.begin() - (has_source ? row.sequence_lengths[0] + 1 : 0),
+         vocab_size_ - 1, *bad);
   }
 }
 

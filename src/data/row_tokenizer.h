@@ -28,15 +28,17 @@ struct Document {
 };
 
 struct TokenizedRow {
-  std::string text;                       // what was tokenized, if it is kept
-  std::vector<int32_t> ids;               // empty if the document has no text
-  std::vector<int32_t> labels;            // empty: the ids
-  std::vector<int32_t> sequence_lengths;  // of the documents that token ids were packed of; empty: one
-  bool is_text = false;                   // without a prompt or an answer
-  bool is_empty_text = false;             // the end-of-text token alone
-  bool keeps_masked = false;              // a row without labels stays one: token ids, as in Trainer
-  bool is_invalid = false;                // not UTF-8, skipped
-  std::exception_ptr error;               // what is wrong with it
+  std::string text;             // what was tokenized, if it is kept
+  std::vector<int32_t> ids;     // empty if the document has no text
+  std::vector<int32_t> labels;  // empty: the ids
+  // Of the documents that token ids were packed of, or of source and target; empty: one.
+  std::vector<int32_t> sequence_lengths;
+  int64_t num_cut_tokens = 0;  // of a source and its target, beyond their limits
+  bool is_text = false;        // without a prompt or an answer
+  bool is_empty_text = false;  // the end-of-text token alone
+  bool keeps_masked = false;   // a row without labels stays one: token ids, as in Trainer
+  bool is_invalid = false;     // not UTF-8, skipped
+  std::exception_ptr error;    // what is wrong with it
 };
 
 class RowTokenizer {
@@ -61,6 +63,7 @@ class RowTokenizer {
   void add(ChatExample example, TokenizedRow* row) const;
   void add(TokenExample example, TokenizedRow* row) const;
   void add(SegmentsExample example, TokenizedRow* row) const;
+  void add(SourceTargetExample example, TokenizedRow* row) const;
   void add_apart(CompletionExample example, TokenizedRow* row) const;
   void add_turns(const ChatExample& example, TokenizedRow* row) const;
   void append_eos(TokenizedRow* row) const;

@@ -255,7 +255,8 @@ void StreamedRows::wait_until_wanted(int64_t block, const std::stop_token& stop)
 
 // Checked as soon as there is a block, so that it does not end a run of days.
 void StreamedRows::check_cut(const DocumentCounts& counts, int64_t num_tokens) const {
-  if (options_.allow_truncation || counts.num_cut_tokens <= (num_tokens + counts.num_cut_tokens) / 10) return;
+  if (options_.allow_truncation || options_.source_target) return;
+  if (counts.num_cut_tokens <= (num_tokens + counts.num_cut_tokens) / 10) return;
   fail(ExitCode::kBadConfig,
        "{}: {} of the first {} would be dropped, as {} longer than max_length {}: set {}a larger "
        "--max_length, or --allow_truncation to drop them",

@@ -5,6 +5,7 @@
 
 #include "base/divide_up.h"
 #include "base/error.h"
+#include "settings/run/seq2seq_settings.h"
 
 namespace tessera {
 namespace {
@@ -167,11 +168,12 @@ int64_t ShardingSpec::persistence_threshold_elements(int64_t hidden_size) const 
   return persistence_threshold.value_or(10 * hidden_size);
 }
 
-int64_t DataSpec::row_limit(int64_t max_position_embeddings) const {
+int64_t DataSpec::row_limit(const ModelConfig& config) const {
+  if (config.encoder_decoder) return source_target_limit(source_target, max_length);
   const bool has_rows = !dataset.empty() || !dataset_spool.empty();
   if (max_length && (*max_length != kMaxRowLength || has_rows)) return *max_length;
   const bool is_text = dataset.empty() || needs_tokenizer(dataset);
-  return is_text ? default_row_limit(max_position_embeddings) : max_position_embeddings;
+  return is_text ? default_row_limit(config.max_position_embeddings) : config.max_position_embeddings;
 }
 
 BatchPlanOptions RunSpec::batch_options(int64_t world_size) const {

@@ -29,6 +29,8 @@
 
 namespace tessera {
 
+struct ModelConfig;
+
 struct ModelSource {
   std::string folder;
   std::string tokenizer;  // "" = the model's folder
@@ -60,8 +62,9 @@ struct DataSpec : DataArguments {
   Packing packing_mode() const;
   Packing eval_packing_mode() const;
   // Most tokens a row may have: max_length (kMaxRowLength: as many as the rows of the dataset have); without
-  // it, max_position_embeddings for rows of token ids and at most 1024 of them for text.
-  int64_t row_limit(int64_t max_position_embeddings) const;
+  // it, max_position_embeddings for rows of token ids and at most 1024 of them for text. Source and target
+  // together have limits of their own.
+  int64_t row_limit(const ModelConfig& config) const;
 };
 
 // The rows of a step, and how many steps there are.

@@ -10,6 +10,7 @@
 #include "settings/compat/compat_flags.h"
 #include "settings/derived.h"
 #include "settings/fields/fields.h"
+#include "settings/run/seq2seq_settings.h"
 
 namespace tessera {
 
@@ -35,20 +36,26 @@ OpenData open_data(const DataInput& input) {
   OpenData open;
   open.options = dataset_options(input.data, input.dataset, folder);
   open.options.drops_masked_ids = input.max_length.value_or(kMaxRowLength) != kMaxRowLength;
+  std::optional<ModelConfig> config;
+  if (!input.model.empty()) config = read_model_config(input.model);
+  if (input.packing) open.options.packing = Packing::kByRows;
+  fit_rows_to_model(input.data, config, RowUse::kTraining, input.max_length, &open.options);
   open.plan = plan_rows(open.options.sources, open.options);
   for (const std::string& line : open.plan.remarks) log_warning("{}", line);
   open.packing = packing_of(
       open.plan, packing_by_strategy(input.packing_strategy, input.packing_cross_document_attention));
   if (open.plan.needs_tokenizer()) open.tokenizer = Tokenizer::open(folder);
-  int64_t num_positions = std::numeric_limits<int64_t>::max();
-  if (input.model.empty()) {
+  if (!config) {
     open.vocab_size = open.tokenizer ? open.tokenizer->vocab_size() : Tokenizer::open(folder).vocab_size();
   } else {
-    const ModelConfig config = read_model_config(input.model);
-    open.vocab_size = config.vocab_size;
-    num_positions = config.max_position_embeddings;
+    open.vocab_size = config->vocab_size;
   }
-  open.max_length = input.max_length.value_or(default_row_limit(num_positions));
+  if (!open.options.source_target) {
+    const int64_t num_positions =
+        config ? config->max_position_embeddings : std::numeric_limits<int64_t>::max();
+    open.options.max_length = input.max_length.value_or(default_row_limit(num_positions));
+  }
+  open.max_length = open.options.max_length;
   return open;
 }
 

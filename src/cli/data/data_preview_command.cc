@@ -11,7 +11,6 @@
 #include "cli/data/data_input.h"
 #include "cli/terminal/terminal.h"
 #include "cli/threads.h"
-#include "data/cache/pretokenized_rows.h"
 #include "data/cache/row_builder.h"
 #include "data/row_building.h"
 #include "data/row_stream.h"
@@ -53,6 +52,12 @@ struct ShownRow {
   std::span<const int32_t> ids;
   std::span<const int32_t> labels;            // empty: the ids
   std::span<const int32_t> sequence_lengths;  // empty: a single sequence
+  bool has_source = false;                    // the sequences are a source and its target
+
+  // Of a source and its target.
+  std::span<const int32_t> source() const { return ids.first(static_cast<size_t>(sequence_lengths[0])); }
+  std::span<const int32_t> target() const { return ids.subspan(source().size() + 1); }
+  std::span<const int32_t> target_labels() const { return labels.subspan(source().size() + 1); }
 };
 
 class DataPreviewCommand : public Command {
@@ -114,19 +119,23 @@ class DataPreviewCommand : public Command {
       const ShownRow shown = {
           std::span(row.ids).first(kept),
           row.labels.empty() ? std::span<const int32_t>() : std::span(row.labels).first(kept),
-          kept == row.ids.size() ? std::span(row.sequence_lengths) : std::span<const int32_t>()};
+          kept == row.ids.size() ? std::span(row.sequence_lengths) : std::span<const int32_t>(),
+          data.options.source_target.has_value()};
       const bool may_leave_out = !row.keeps_masked || kept < row.ids.size();
       if (!shown.labels.empty() && !input_.packing && may_leave_out && is_masked(shown.labels)) {
         ++num_masked_;
         return true;
       }
       if (json_) {
-        print_json(row.text, shown);
+        print_json(data.tokenizer ? &*data.tokenizer : nullptr, row.text, shown);
       } else {
         std::string title = fmt::format("{}, {}", row_shape_name(document.shape), document.where());
         if (static_cast<int64_t>(row.ids.size()) > data.max_length)
           title += fmt::format(", {} tokens are cut to {} unless rows are packed", row.ids.size(),
                                data.max_length);
+        if (row.num_cut_tokens > 0)
+          title += fmt::format(", {} cut off at {}", format_count(row.num_cut_tokens, "token"),
+                               length_limits_text(data.options));
         print_row(data, title, shown);
       }
       return ++num_shown_ < num_rows_;
@@ -153,17 +162,18 @@ class DataPreviewCommand : public Command {
   void preview_pretokenized(const OpenData& data) {
     const std::optional<Tokenizer> tokenizer = tokenizer_for_ids();
     const int64_t max_length = input_.max_length.value_or(std::numeric_limits<int32_t>::max());
-    read_pretokenized_rows(data.plan.paths(), data.vocab_size, max_length, data.plan.has_labels,
-                           data.options.reads_completion_mask, data.options.drops_masked_ids, num_rows_,
-                           [&](auto ids, auto labels, auto lengths) {
-                             ++num_shown_;
-                             const ShownRow shown = {ids, labels, lengths};
-                             if (json_) {
-                               print_json(tokenizer ? tokenizer->decode(ids, false) : "", shown);
-                             } else {
-                               print_row(tokenizer ? &*tokenizer : nullptr, "token ids", shown);
-                             }
-                           });
+    const Tokenizer* decoder = tokenizer ? &*tokenizer : nullptr;
+    const bool has_source = data.options.source_target.has_value();
+    read_tensor_rows(data.plan, data.options, data.vocab_size, max_length, num_rows_,
+                     [&](auto ids, auto labels, auto lengths) {
+                       ++num_shown_;
+                       const ShownRow shown = {ids, labels, lengths, has_source};
+                       if (json_) {
+                         print_json(decoder, decoder == nullptr ? "" : decoder->decode(ids, false), shown);
+                       } else {
+                         print_row(decoder, "token ids", shown);
+                       }
+                     });
   }
 
   // To show ids as text, if there is one.
@@ -172,7 +182,23 @@ class DataPreviewCommand : public Command {
     return Tokenizer::open_if_any(folder);
   }
 
-  void print_json(const std::string& text, const ShownRow& row) {
+  // What the model is given of a source and its target, under the names it has in Transformers.
+  void print_pair_json(const Tokenizer* tokenizer, const ShownRow& row) {
+    const auto text = [&](std::span<const int32_t> ids) {
+      return tokenizer == nullptr ? "" : tokenizer->decode(ids, /*skip_special_tokens=*/false);
+    };
+    const nlohmann::ordered_json json = {
+        {"row", row_number_++},
+        {"source", text(row.source())},
+        {"target", text(row.target())},
+        {"input_ids", row.source()},
+        {"decoder_input_ids", row.ids.subspan(row.source().size(), row.target().size())},
+        {"labels", row.target_labels()}};
+    print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+
+  void print_json(const Tokenizer* tokenizer, const std::string& text, const ShownRow& row) {
+    if (row.has_source) return print_pair_json(tokenizer, row);
     nlohmann::ordered_json json = {{"row", row_number_++},
                                    {"text", text},
                                    {"input_ids", row.ids},
@@ -190,10 +216,13 @@ class DataPreviewCommand : public Command {
     TargetStyle style(output_is_terminal() && terminal_takes_colours());
     if (row_number_ == 0) print("{}\n", style.legend());
     const int64_t num_targets = count_row_targets(row);
-    print("\n--- row {}: {}, {} of them {}: {}\n", row_number_++, format_count(std::ssize(row.ids), "token"),
+    const int64_t num_tokens = std::ssize(row.ids) - (row.has_source ? 1 : 0);
+    print("\n--- row {}: {}, {} of them {}: {}\n", row_number_++, format_count(num_tokens, "token"),
           format_count(num_targets), num_targets == 1 ? "target" : "targets", title);
     std::string out;
-    if (tokenizer == nullptr) {
+    if (row.has_source) {
+      write_pair(tokenizer, row, &style, &out);
+    } else if (tokenizer == nullptr) {
       out = fmt::format("{}", fmt::join(row.ids, " "));
     } else {
       write_tokens(*tokenizer, row, &style, &out);
@@ -203,6 +232,25 @@ class DataPreviewCommand : public Command {
 
   static int64_t count_row_targets(const ShownRow& row) {
     return count_targets(std::ssize(row.ids), row.labels, row.sequence_lengths);
+  }
+
+  // The source, then the target's tokens, of which those with a label are marked.
+  static void write_pair(const Tokenizer* tokenizer, const ShownRow& row, TargetStyle* style,
+                         std::string* out) {
+    const auto write = [&](std::span<const int32_t> ids, std::span<const int32_t> labels) {
+      std::optional<StreamDecoder> decoder;
+      if (tokenizer != nullptr) decoder.emplace(*tokenizer, /*skip_special_tokens=*/false);
+      for (size_t i = 0; i < ids.size(); ++i) {
+        std::string text = decoder ? decoder->push(ids[i]) : fmt::format("{}{}", i == 0 ? "" : " ", ids[i]);
+        if (decoder && i + 1 == ids.size()) text += decoder->finish();
+        style->put(visible_text(text), labels[i] != kIgnoredLabel, out);
+      }
+    };
+    style->put(fmt::format("source, {}:\n", format_count(std::ssize(row.source()), "token")), false, out);
+    write(row.source(), row.labels);
+    style->put(fmt::format("\ntarget, {}:\n", format_count(std::ssize(row.target()), "token")), false, out);
+    write(row.target(), row.target_labels());
+    style->end(out);
   }
 
   static void write_tokens(const Tokenizer& tokenizer, const ShownRow& row, TargetStyle* style,

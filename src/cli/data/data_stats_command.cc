@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -50,7 +52,7 @@ class DataStatsCommand : public Command {
   void print_text(const OpenData& data) const {
     const auto num_rows = std::ssize(stats_.lengths);
     const int64_t num_tokens = stats_.num_tokens();
-    const int64_t cut_rows = stats_.num_cut_rows(), cut_tokens = stats_.num_cut_tokens();
+    const int64_t cut_rows = stats_.num_cut_rows, cut_tokens = stats_.num_cut_tokens;
     print("rows        {} in {}\n", format_count(num_rows),
           format_count(std::ssize(data.plan.files), "file"));
     if (stats_.num_empty > 0) print("empty       {}\n", format_count(stats_.num_empty));
@@ -63,11 +65,11 @@ class DataStatsCommand : public Command {
     print("length      mean {:.0f}, median {}, 90 % {}, 99 % {}, longest {}\n",
           static_cast<double>(num_tokens) / static_cast<double>(num_rows), stats_.quantile(0.5),
           stats_.quantile(0.9), stats_.quantile(0.99), stats_.lengths.back());
-    print(
-        "truncated   {} ({:.1f} %) at max_length {}: {} ({:.1f} %); none with --packing{}\n",
-        format_count(cut_rows, "row"), percent(cut_rows, num_rows), data.max_length,
-        format_count(cut_tokens, "token"), percent(cut_tokens, num_tokens),
-        packing_of(data.plan, Packing::kByRows) == Packing::kIsolated ? "" : " --packing_strategy bfd_split");
+    print_side("source", stats_.source_lengths);
+    print_side("target", stats_.target_lengths);
+    print("truncated   {} ({:.1f} %) at {}: {} ({:.1f} %){}\n", format_count(cut_rows, "row"),
+          percent(cut_rows, num_rows), length_limits_text(data.options), format_count(cut_tokens, "token"),
+          percent(cut_tokens, num_tokens), packing_advice(data));
     print("padding     {:.1f} % of what a trainer computes that pads batches of {}; here none\n",
           100 * stats_.padding_share, format_count(batch_rows_, "row"));
     print("speed       {}/s, {} tokens/s\n",
@@ -75,6 +77,20 @@ class DataStatsCommand : public Command {
           format_count(static_cast<int64_t>(static_cast<double>(num_tokens) / runtime_s_)));
     print_histogram();
     if (stats_.files.size() > 1) print_files(num_tokens);
+  }
+
+  // The lengths of sources or targets, as they are cut.
+  static void print_side(const char* name, const std::vector<int32_t>& lengths) {
+    if (lengths.empty()) return;
+    const double sum = std::accumulate(lengths.begin(), lengths.end(), 0.0);
+    print("{}      mean {:.0f}, median {}, longest {}\n", name, sum / static_cast<double>(lengths.size()),
+          lengths[(lengths.size() - 1) / 2], lengths.back());
+  }
+
+  static std::string packing_advice(const OpenData& data) {
+    if (data.options.source_target) return "";
+    const bool in_order = packing_of(data.plan, Packing::kByRows) == Packing::kIsolated;
+    return std::string("; none with --packing") + (in_order ? "" : " --packing_strategy bfd_split");
   }
 
   void print_histogram() const {
@@ -100,7 +116,7 @@ class DataStatsCommand : public Command {
   }
 
   void print_json() const {
-    const int64_t cut_rows = stats_.num_cut_rows(), cut_tokens = stats_.num_cut_tokens();
+    const int64_t cut_rows = stats_.num_cut_rows, cut_tokens = stats_.num_cut_tokens;
     nlohmann::ordered_json json = {
         {"num_rows", stats_.lengths.size()},
         {"num_tokens", stats_.num_tokens()},
@@ -120,6 +136,14 @@ class DataStatsCommand : public Command {
         {"runtime_s", runtime_s_},
         {"bytes_per_second", static_cast<double>(stats_.size_bytes) / runtime_s_},
     };
+    if (!stats_.source_lengths.empty()) {
+      const auto sum = [](const std::vector<int32_t>& lengths) {
+        return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+      };
+      json["num_source_tokens"] = sum(stats_.source_lengths);
+      json["max_source_tokens"] = stats_.source_lengths.back();
+      json["max_target_tokens"] = stats_.target_lengths.back();
+    }
     for (const auto& [bucket, rows] : stats_.histogram())
       json["histogram"].push_back({{"min_tokens", int64_t{1} << bucket}, {"num_rows", rows}});
     for (const auto& [file, stats] : stats_.files)

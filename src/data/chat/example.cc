@@ -25,8 +25,8 @@ struct ShapeInfo {
 };
 
 // In the order in which they are recognised.
-const std::array<ShapeInfo, 8>& shapes() {
-  static const std::array<ShapeInfo, 8> kShapes = {{
+const std::array<ShapeInfo, 9>& shapes() {
+  static const std::array<ShapeInfo, 9> kShapes = {{
       {RowShape::kTokens, "tokens", {"input_ids"}},
       {RowShape::kPromptCompletion, "prompt_completion", {"prompt", "completion"}},
       {RowShape::kMessages, "messages", {"messages"}},
@@ -35,6 +35,7 @@ const std::array<ShapeInfo, 8>& shapes() {
       {RowShape::kInstruction, "alpaca", {"instruction", "output"}},
       {RowShape::kPromptText, "prompt_text", {"instruction"}, false},
       {RowShape::kSegments, "segments", {"segments"}, false},
+      {RowShape::kSourceTarget, "source_target", {"source", "target"}, false},
   }};
   return kShapes;
 }
@@ -189,6 +190,27 @@ class RowReader {
     return example;
   }
 
+  // A source with labels of its own length, as DataCollatorForSeq2Seq pads them.
+  TokenExample source_and_labels() {
+    for (const char* field :
+         {"decoder_input_ids", "completion_mask", "assistant_masks", "position_ids", "seq_lengths"}) {
+      if (find(field) == nullptr) continue;
+      fail(ExitCode::kBadData,
+           "{}: not supported for a model with an encoder and a decoder, whose decoder reads the labels, "
+           "shifted: leave the column out",
+           where(field));
+    }
+    TokenExample example;
+    example.input_ids = integers("input_ids");
+    if (find("attention_mask") != nullptr)
+      drop_padding(mask("attention_mask", example.input_ids.size()), {&example.input_ids});
+    if (example.input_ids.empty())
+      fail(ExitCode::kBadData, "{}: expected an id, found none", where("input_ids"));
+    example.labels = integers("labels");
+    drop_ignored_end(&example.labels);
+    return example;
+  }
+
  private:
   std::vector<int32_t> integers(std::string_view field) {
     const Value::List& list = expect_list(find(field), where(field), "a list of integers");
@@ -297,6 +319,10 @@ bool has_shape(const Value& row, const ShapeInfo& info, const RowFormat& format)
 
 }  // namespace
 
+void drop_ignored_end(std::vector<int32_t>* labels) {
+  while (!labels->empty() && labels->back() == kIgnoredLabel) labels->pop_back();
+}
+
 std::string_view column_of(std::string_view field, const RowFormat& format) {
   for (const auto& [name, column] : format.columns) {
     if (name == field) return column;
@@ -335,6 +361,13 @@ RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std
   expect_object(&row, where);
   if (is_certain != nullptr) *is_certain = true;
   if (format.shape) return *format.shape;
+  if (format.source_target) {
+    if (row.find(column_of("input_ids", format)) != nullptr) return RowShape::kTokens;
+    if (find_source_target(row, *format.source_target, &where)) return RowShape::kSourceTarget;
+    fail(ExitCode::kBadData, "{}: the model has an encoder and a decoder: expected {}; found {}{}", where,
+         expected_source_target(*format.source_target), columns_text(row),
+         row.find("translation") == nullptr ? "" : ": set source_lang and target_lang");
+  }
   if (const std::optional<RowShape> shape = recognise_shape(row, format)) return *shape;
   for (const ShapeInfo& info : shapes()) {
     if (!has_columns(row, info, format)) continue;
@@ -360,6 +393,8 @@ Example read_example(Value row, RowShape shape, const RowFormat& format, const s
   expect_object(&row, where);
   check_unread_columns(row, shape, format, where);
   if (format.pairs) return read_pairs(std::move(row), shape, format, where);
+  if (shape == RowShape::kSourceTarget)
+    return SourceTargetExample{read_source_target(std::move(row), *format.source_target, where)};
   if (!has_shape(row, info_of(shape), format)) {
     const std::optional<RowShape> other = recognise_shape(row, format);
     if (other && *other != shape && !format.shape) {
@@ -390,10 +425,11 @@ Example read_example(Value row, RowShape shape, const RowFormat& format, const s
     case RowShape::kMessages:
       return reader.chat("messages");
     case RowShape::kTokens:
-      return reader.tokens();
+      return format.source_target ? reader.source_and_labels() : reader.tokens();
     case RowShape::kPromptText:
       return reader.prompt_text();
     case RowShape::kSegments:
+    case RowShape::kSourceTarget:  // read above
       break;
   }
   return reader.segments();

@@ -12,6 +12,7 @@
 #include "base/value.h"
 #include "data/chat/pair_rows.h"
 #include "data/chat/prompt_text.h"
+#include "data/chat/source_target.h"
 #include "data/chat/turn_targets.h"
 #include "data/sources/row_slice.h"
 
@@ -20,7 +21,8 @@ namespace tessera {
 // kInstruction is Alpaca's; kConversations is ShareGPT's, whose items have `from` and `value`; kMessages is
 // OpenAI's, whose items have `role` and `content`. The last two are Axolotl's, never recognised by their
 // fields: kPromptText has the columns of Alpaca within the text of a PromptText, kSegments a list of texts
-// with a label each.
+// with a label each. Models with an encoder and a decoder have rows of kSourceTarget or kTokens, others never
+// the former.
 enum class RowShape {
   kText,
   kPromptCompletion,
@@ -29,10 +31,12 @@ enum class RowShape {
   kMessages,
   kTokens,
   kPromptText,
-  kSegments
+  kSegments,
+  kSourceTarget
 };
 
-// "text", "prompt_completion", "alpaca", "sharegpt", "messages", "tokens", "prompt_text", "segments"
+// "text", "prompt_completion", "alpaca", "sharegpt", "messages", "tokens", "prompt_text", "segments",
+// "source_target"
 const char* row_shape_name(RowShape shape);
 std::optional<RowShape> row_shape_by_name(std::string_view name);
 std::vector<std::string> row_shape_names();  // of the shapes that are recognised
@@ -64,6 +68,7 @@ struct RowFormat {
   bool has_lines = false;                 // of a text file, every line is a row, as with text_per_line
   std::string variables = {};             // with turns, JSON: further variables of the template
   std::optional<PairRules> pairs = {};    // read by LLaMA-Factory's rules
+  std::optional<SourceTargetColumns> source_target = {};  // of a model with an encoder and a decoder
   bool operator==(const RowFormat&) const = default;
 };
 
@@ -76,6 +81,11 @@ struct CompletionExample {
   std::string prompt;
   std::string completion;
   bool is_tokenized_apart = false;  // prompt and completion are two texts for the tokenizer
+};
+
+// A source and its target, for a model with an encoder and a decoder; no texts: no row.
+struct SourceTargetExample {
+  std::optional<SourceTargetTexts> texts;
 };
 
 struct SegmentsExample {
@@ -100,12 +110,18 @@ struct ChatExample {
 
 struct TokenExample {
   std::vector<int32_t> input_ids;
-  std::vector<int32_t> labels;            // empty: the ids
+  // Empty: the ids. Of a source and its target: the target's, of their own length, without kIgnoredLabel at
+  // the end.
+  std::vector<int32_t> labels;
   std::vector<int32_t> completion_mask;   // 1 where a target may be; empty: everywhere
   std::vector<int32_t> sequence_lengths;  // of the documents in it; empty: one
 };
 
-using Example = std::variant<TextExample, CompletionExample, ChatExample, TokenExample, SegmentsExample>;
+using Example = std::variant<TextExample, CompletionExample, ChatExample, TokenExample, SegmentsExample,
+                             SourceTargetExample>;
+
+// Takes kIgnoredLabel from the end: padding of labels.
+void drop_ignored_end(std::vector<int32_t>* labels);
 
 // The column that holds `field`.
 std::string_view column_of(std::string_view field, const RowFormat& format);

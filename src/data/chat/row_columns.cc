@@ -37,7 +37,10 @@ Names read_fields(const Value& row, RowShape shape, const RowFormat& format) {
       return {"instruction", "input", "output", "system"};
     case RowShape::kSegments:
       return {"segments"};
+    case RowShape::kSourceTarget:
+      return {"source", "target"};
     case RowShape::kTokens:
+      if (format.source_target) return {"input_ids", "labels", "attention_mask", "decoder_input_ids"};
       return {"input_ids",       "labels",       "attention_mask", "completion_mask",
               "assistant_masks", "position_ids", "seq_lengths"};
   }
@@ -50,6 +53,10 @@ Names read_columns(const Value& row, RowShape shape, const RowFormat& format) {
   if (format.pairs) {
     for (const auto& [field, column] : format.columns) columns.push_back(column);
     return columns;
+  }
+  if (shape == RowShape::kSourceTarget) {
+    const auto names = find_source_target(row, *format.source_target, /*where=*/nullptr);
+    return names ? Names{names->source, names->target} : columns;
   }
   for (const std::string_view field : read_fields(row, shape, format))
     columns.push_back(column_of(field, format));
@@ -163,7 +170,7 @@ bool is_row_field(std::string_view name) {
   const Value row = Value::Object{{"prompt", Value::List()}};
   for (const RowShape shape :
        {RowShape::kText, RowShape::kPromptCompletion, RowShape::kInstruction, RowShape::kMessages,
-        RowShape::kConversations, RowShape::kTokens, RowShape::kSegments}) {
+        RowShape::kConversations, RowShape::kTokens, RowShape::kSegments, RowShape::kSourceTarget}) {
     if (is_one_of(name, read_fields(row, shape, RowFormat()))) return true;
   }
   return false;

@@ -159,7 +159,8 @@ class BatchPlan {
   mutable std::vector<int64_t> rows_;
 };
 
-// Packs rows into a micro-batch: ids, positions, shifted targets, cu_seqlens. Reuses the vectors' memory.
+// Packs rows into a micro-batch: ids, positions, shifted targets, cu_seqlens. Reuses the vectors' memory. If
+// the rows are sources with targets, all sources come first, then all targets without their last token.
 void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, PackedBatch* batch);
 
 }  // namespace tessera

@@ -20,6 +20,28 @@ void append_sequence(std::span<const int32_t> ids, std::span<const int32_t> labe
   batch->cu_seqlens.push_back(static_cast<int32_t>(batch->input_ids.size()));
 }
 
+// Appends the first sequence of every row, or the second one without its last token, which predicts nothing:
+// no token of the model is spent on it.
+void append_side(const Dataset& dataset, std::span<const int64_t> rows, bool is_target, Dataset::Row* row,
+                 PackedBatch* batch) {
+  for (const int64_t number : rows) {
+    dataset.read_row(number, row);
+    const std::span<const int32_t> ids = row->input_ids, labels = row->labels;
+    if (row->sequence_lengths.size() != 2 || row->sequence_lengths[1] < 2 || labels.empty())
+      fail(ExitCode::kBadData, "row {}: expected a source and a target", number);
+    const auto source_length = static_cast<size_t>(row->sequence_lengths[0]);
+    if (!is_target) {
+      append_sequence(ids.first(source_length), labels.first(source_length), batch);
+      continue;
+    }
+    append_sequence(ids.subspan(source_length), labels.subspan(source_length), batch);
+    batch->input_ids.pop_back();
+    batch->positions.pop_back();
+    batch->targets.pop_back();
+    --batch->cu_seqlens.back();
+  }
+}
+
 }  // namespace
 
 void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, PackedBatch* batch) {
@@ -36,6 +58,12 @@ void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, Pa
   batch->cu_seqlens.assign(1, 0);
   batch->num_targets = 0;
   thread_local Dataset::Row row;  // keeps its memory from batch to batch
+  batch->num_sources = dataset.has_sources() ? std::ssize(rows) : 0;
+  if (dataset.has_sources()) {
+    append_side(dataset, rows, /*is_target=*/false, &row, batch);
+    append_side(dataset, rows, /*is_target=*/true, &row, batch);
+    return;
+  }
   for (const int64_t number : rows) {
     dataset.read_row(number, &row);
     const std::span<const int32_t> ids = row.input_ids;

@@ -1,12 +1,12 @@
 #include "data/rows/row_statistics.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <numeric>
 #include <span>
 
 #include "base/error.h"
-#include "data/cache/pretokenized_rows.h"
 #include "data/cache/token_cache.h"
 #include "data/row_building.h"
 #include "data/row_stream.h"
@@ -21,6 +21,19 @@ class RowCounter {
     statistics_.max_length = options.max_length;
   }
 
+  // A row of a source and its target: `num_cut` tokens of it are already cut off.
+  void count_pair(const std::string& file, std::span<const int32_t> labels,
+                  std::span<const int32_t> sequence_lengths, int64_t num_cut) {
+    if (is_masked(labels)) {
+      ++statistics_.num_masked;
+      return;
+    }
+    statistics_.source_lengths.push_back(sequence_lengths[0]);
+    statistics_.target_lengths.push_back(sequence_lengths[1] - 1);
+    add(file, std::ssize(labels) - 1 + num_cut, count_targets(std::ssize(labels), labels, sequence_lengths));
+    add_cut(num_cut);
+  }
+
   // If keeps_masked, a row is dropped for its labels only if it is cut.
   void count(const std::string& file, std::span<const int32_t> ids, std::span<const int32_t> labels,
              bool keeps_masked) {
@@ -30,11 +43,15 @@ class RowCounter {
       ++statistics_.num_masked;
       return;
     }
-    statistics_.lengths.push_back(static_cast<int32_t>(std::min<int64_t>(std::ssize(ids), INT32_MAX)));
-    statistics_.num_targets += count_targets(std::ssize(ids), labels, {});
-    RowStatistics::File& of_file = statistics_.files[file];
-    ++of_file.num_rows;
-    of_file.num_tokens += std::ssize(ids);
+    add(file, std::ssize(ids), count_targets(std::ssize(ids), labels, {}));
+    add_cut(std::max<int64_t>(0, std::ssize(ids) - options_.max_length));
+  }
+
+  // What read_tensor_rows() has dropped and cut off itself.
+  void add_counts(const DocumentCounts& counts) {
+    statistics_.num_masked += counts.num_masked_rows;
+    statistics_.num_cut_rows += counts.num_cut_documents;
+    statistics_.num_cut_tokens += counts.num_cut_tokens;
   }
 
   void count_rows(const RowStream& stream, const RowOptions& options) {
@@ -47,6 +64,9 @@ class RowCounter {
         ++statistics_.num_bad;
       } else if (row.ids.empty()) {
         ++statistics_.num_empty;
+      } else if (options.source_target) {
+        count_pair(stream.documents()[i].file->string(), row.labels, row.sequence_lengths,
+                   row.num_cut_tokens);
       } else {
         count(stream.documents()[i].file->string(), row.ids, row.labels, row.keeps_masked);
       }
@@ -61,12 +81,29 @@ class RowCounter {
            all.num_empty, all.num_masked, all.num_bad,
            all.first_problem.empty() ? "" : "; the first: " + all.first_problem);
     }
-    all.padding_share = padding_share(all.lengths, options_.padded_batch, options_.max_length);
-    std::ranges::sort(all.lengths);
+    const std::array sides = {all.source_lengths, all.target_lengths};
+    const std::array rows = {all.lengths};
+    all.padding_share = all.source_lengths.empty()
+                            ? padding_share(rows, options_.padded_batch, options_.max_length)
+                            : padding_share(sides, options_.padded_batch, INT32_MAX);
+    for (std::vector<int32_t>* lengths : {&all.lengths, &all.source_lengths, &all.target_lengths})
+      std::ranges::sort(*lengths);
     return std::move(all);
   }
 
  private:
+  void add(const std::string& file, int64_t num_tokens, int64_t num_targets) {
+    statistics_.lengths.push_back(static_cast<int32_t>(std::min<int64_t>(num_tokens, INT32_MAX)));
+    statistics_.num_targets += num_targets;
+    RowStatistics::File& of_file = statistics_.files[file];
+    ++of_file.num_rows;
+    of_file.num_tokens += num_tokens;
+  }
+  void add_cut(int64_t num_tokens) {
+    statistics_.num_cut_rows += num_tokens > 0 ? 1 : 0;
+    statistics_.num_cut_tokens += num_tokens;
+  }
+
   const RowStatisticsOptions& options_;
   RowStatistics statistics_;
 };
@@ -82,37 +119,29 @@ int64_t RowStatistics::quantile(double share) const {
   return lengths[static_cast<size_t>(share * last + 0.5)];
 }
 
-int64_t RowStatistics::num_cut_rows() const {
-  return std::ranges::count_if(lengths, [&](int32_t length) { return length > max_length; });
-}
-
-int64_t RowStatistics::num_cut_tokens() const {
-  int64_t tokens = 0;
-  for (const int32_t length : lengths) tokens += std::max<int64_t>(0, length - max_length);
-  return tokens;
-}
-
 std::map<int, int64_t> RowStatistics::histogram() const {
   std::map<int, int64_t> buckets;
   for (const int32_t length : lengths) ++buckets[std::bit_width(static_cast<uint32_t>(length)) - 1];
   return buckets;
 }
 
-double padding_share(const std::vector<int32_t>& lengths, int64_t batch_rows, int64_t max_length) {
-  const auto num_rows = std::ssize(lengths);
+double padding_share(std::span<const std::vector<int32_t>> lengths, int64_t batch_rows, int64_t max_length) {
+  const auto num_rows = std::ssize(lengths[0]);
   const std::vector<int64_t> order = torch_randperm(num_rows, /*seed=*/42);
   double computed = 0;
   double useful = 0;
   for (int64_t begin = 0; begin < num_rows; begin += batch_rows) {
     const int64_t end = std::min(begin + batch_rows, num_rows);
-    int64_t longest = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = order[static_cast<size_t>(i)];
-      const int64_t length = std::min<int64_t>(lengths[static_cast<size_t>(row)], max_length);
-      longest = std::max(longest, length);
-      useful += static_cast<double>(length);
+    for (const std::vector<int32_t>& of_side : lengths) {
+      int64_t longest = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = order[static_cast<size_t>(i)];
+        const int64_t length = std::min<int64_t>(of_side[static_cast<size_t>(row)], max_length);
+        longest = std::max(longest, length);
+        useful += static_cast<double>(length);
+      }
+      computed += static_cast<double>(longest * (end - begin));
     }
-    computed += static_cast<double>(longest * (end - begin));
   }
   return computed == 0 ? 0 : 1 - useful / computed;
 }
@@ -125,11 +154,17 @@ RowStatistics row_statistics(const RowPlan& plan, const DatasetOptions& dataset,
   for (const SourceFile& file : plan.files) size_bytes += file.stamp.size_bytes;
   if (plan.is_pretokenized) {
     for (const std::filesystem::path& path : plan.paths()) {
-      read_pretokenized_rows({&path, 1}, vocab_size, INT32_MAX, plan.has_labels,
-                             dataset.reads_completion_mask, dataset.drops_masked_ids, INT64_MAX,
-                             [&](auto ids, auto labels, auto) {
-                               counter.count(path.string(), ids, labels, /*keeps_masked=*/true);
-                             });
+      RowPlan of_file = plan;
+      std::erase_if(of_file.files, [&](const SourceFile& file) { return file.path != path; });
+      const DocumentCounts counts = read_tensor_rows(
+          of_file, dataset, vocab_size, INT32_MAX, INT64_MAX, [&](auto ids, auto labels, auto lengths) {
+            if (dataset.source_target) {
+              counter.count_pair(path.string(), labels, lengths, 0);
+            } else {
+              counter.count(path.string(), ids, labels, /*keeps_masked=*/true);
+            }
+          });
+      if (dataset.source_target) counter.add_counts(counts);
     }
   } else {
     RowStream stream(plan, dataset, tokenizer, vocab_size, pool);

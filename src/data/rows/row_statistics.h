@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,10 @@ struct RowStatistics {
     int64_t num_tokens = 0;
   };
 
-  std::vector<int32_t> lengths;  // tokens of every row, uncut, ascending
-  int64_t max_length = 0;        // to which training cuts them
+  std::vector<int32_t> lengths;  // tokens of every row, uncut, ascending; of source and target together
+  std::vector<int32_t> source_lengths;  // the same of the sources alone, as cut; empty without sources
+  std::vector<int32_t> target_lengths;
+  int64_t max_length = 0;  // to which training cuts them
   int64_t num_targets = 0;
   int64_t num_empty = 0;
   int64_t num_bad = 0;     // not UTF-8 or not usable
@@ -30,13 +33,13 @@ struct RowStatistics {
   std::map<std::string, File> files;  // by their paths
   int64_t size_bytes = 0;             // of all files
   double padding_share = 0;           // see padding_share()
+  // Rows longer than their limits, and their tokens beyond these.
+  int64_t num_cut_rows = 0;
+  int64_t num_cut_tokens = 0;
 
   int64_t num_tokens() const;
   // The length that this share of the rows does not exceed. There must be rows.
   int64_t quantile(double share) const;
-  // Rows longer than max_length, and their tokens beyond it.
-  int64_t num_cut_rows() const;
-  int64_t num_cut_tokens() const;
   // Rows of 2^n to 2^(n+1) - 1 tokens, by n.
   std::map<int, int64_t> histogram() const;
 };
@@ -54,7 +57,8 @@ RowStatistics row_statistics(const RowPlan& plan, const DatasetOptions& dataset,
                              const std::function<void(double)>& progress = {});
 
 // The share of padding in the computation of a trainer that pads, in batches of `batch_rows` in the order of
-// Trainer's first epoch. `lengths` are those of the rows in their order, cut to max_length here.
-double padding_share(const std::vector<int32_t>& lengths, int64_t batch_rows, int64_t max_length);
+// Trainer's first epoch. `lengths` are those of the rows in their order, cut to max_length here; a trainer
+// pads sources and targets apart, so there may be several lists.
+double padding_share(std::span<const std::vector<int32_t>> lengths, int64_t batch_rows, int64_t max_length);
 
 }  // namespace tessera

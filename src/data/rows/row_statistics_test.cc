@@ -45,8 +45,8 @@ TEST_F(RowStatisticsTest, CountsRowsTokensAndTargetsOfEveryFile) {
   EXPECT_EQ(found.files.begin()->second.num_rows, 2);
   EXPECT_EQ(found.files.begin()->second.num_tokens, 12);
   EXPECT_EQ(found.files.rbegin()->second.num_tokens, 5);
-  EXPECT_EQ(found.num_cut_rows(), 1);
-  EXPECT_EQ(found.num_cut_tokens(), 3);
+  EXPECT_EQ(found.num_cut_rows, 1);
+  EXPECT_EQ(found.num_cut_tokens, 3);
   EXPECT_EQ(found.quantile(0), 3);
   EXPECT_EQ(found.quantile(0.5), 5);
   EXPECT_EQ(found.quantile(1), 9);
@@ -81,10 +81,16 @@ TEST_F(RowStatisticsTest, RowsWithoutTokensAreLeftOutAndADatasetOfThemIsRefused)
 }
 
 TEST(PaddingShare, IsWhatBatchesAddToTheirRows) {
+  const auto padding_share = [](std::vector<int32_t> lengths, int64_t batch_rows, int64_t max_length) {
+    return tessera::padding_share(std::array{std::move(lengths)}, batch_rows, max_length);
+  };
   EXPECT_DOUBLE_EQ(padding_share({4, 4, 4, 4}, 2, 10), 0);
   EXPECT_DOUBLE_EQ(padding_share({2, 6}, 2, 10), 1 - 8.0 / 12);
   EXPECT_DOUBLE_EQ(padding_share({2, 60}, 2, 6), 1 - 8.0 / 12) << "rows are cut first";
   EXPECT_DOUBLE_EQ(padding_share({2, 6}, 1, 10), 0) << "a batch of one row has no padding";
+  const std::array<std::vector<int32_t>, 2> sides = {{{2, 6}, {3, 1}}};
+  EXPECT_DOUBLE_EQ(tessera::padding_share(sides, 2, 10), 1 - 12.0 / 18)
+      << "source and target are padded apart";
   EXPECT_DOUBLE_EQ(padding_share({}, 2, 10), 0);
 }
 

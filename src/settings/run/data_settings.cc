@@ -149,6 +149,14 @@ void declare_data_flags(FlagTable* table, DataArguments* data) {
   add_field(table, "completion_only_loss", &data->completion_only_loss);
   add_field(table, "train_on_prompt", &data->train_on_prompt);
   add_field(table, "parse_special_tokens", &data->parse_special_tokens);
+  SourceTargetArguments& pair = data->source_target;
+  add_field(table, "summary_column", &pair.summary_column);
+  add_field(table, "source_lang", &pair.source_lang);
+  add_field(table, "target_lang", &pair.target_lang);
+  add_field(table, "source_prefix", &pair.source_prefix);
+  add_field(table, "max_source_length", &pair.max_source_length);
+  add_field(table, "max_target_length", &pair.max_target_length);
+  add_field(table, "val_max_target_length", &pair.val_max_target_length);
 }
 
 Flag& declare_max_length(FlagTable* table, std::optional<int64_t>* max_length) {

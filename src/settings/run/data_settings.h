@@ -13,6 +13,17 @@
 
 namespace tessera {
 
+// Of rows for models with an encoder and a decoder (seq2seq_settings.h).
+struct SourceTargetArguments {
+  std::string summary_column;
+  std::string source_lang;
+  std::string target_lang;
+  std::string source_prefix;
+  std::optional<int64_t> max_source_length;
+  std::optional<int64_t> max_target_length;
+  std::optional<int64_t> val_max_target_length;  // unset = as max_target_length
+};
+
 struct DataArguments {
   std::string text_column = "text";
   std::optional<RowShape> shape;            // unset: recognised by their columns
@@ -29,6 +40,7 @@ struct DataArguments {
   std::string chat_template;
   std::string chat_template_date = ChatTemplateOptions().date;
   bool parse_special_tokens = false;
+  SourceTargetArguments source_target;
 
   // Set by no flag: the files of data sets on the Hugging Face Hub, by the names that the sources give them.
   std::map<std::string, std::vector<std::string>> hub_files;
