@@ -5,6 +5,7 @@
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "forecast/time/planned_step.h"
+#include "forecast/time/step_walk.h"
 #include "plan/planned_model.h"
 #include "settings/derived.h"
 
@@ -13,8 +14,10 @@ namespace {
 
 // Model operations of a step on one node, in 10^12.
 double tflop_per_step(const TrainableModel& model, int64_t row_tokens, int64_t num_rows) {
-  const std::vector<int32_t> one_row = {0, static_cast<int32_t>(row_tokens)};
-  return model.flops(one_row, row_tokens - 1).forward_backward() * static_cast<double>(num_rows) / 1e12;
+  const PackedBatch row = random_batch({.rows = 1, .row_tokens = row_tokens}, /*vocab_size=*/1,
+                                       model.config().encoder_decoder.has_value());
+  return model.flops(row.cu_seqlens, row.num_sources, row.num_targets).forward_backward() *
+         static_cast<double>(num_rows) / 1e12;
 }
 
 class Forecaster {
@@ -26,7 +29,7 @@ class Forecaster {
         planned_(config, spec.precision.dtype, num_threads, cluster.ops, spec.sharding.context_parallel_size),
         model_(*planned_.model),
         job_(job),
-        row_tokens_(job ? job->max_row_tokens : spec.data.row_limit(config.max_position_embeddings)),
+        row_tokens_(job ? job->max_row_tokens : spec.data.row_limit(config)),
         mean_row_tokens_(job ? job->mean_row_tokens : row_tokens_),
         step_(spec, model_, cluster.num_nodes, cluster.local_world_size, num_threads, row_tokens_),
         planner_(step_.planner()),

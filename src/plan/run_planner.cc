@@ -34,8 +34,31 @@ void check_state_blocks(const OptimizerSpec& optimizer, const ParameterLayout& l
   }
 }
 
+// What models with an encoder lack, and how long their rows may be.
+void check_encoder(const RunSpec& spec, const ModelConfig& config, const RowLengths& data) {
+  if (!config.encoder && !config.encoder_decoder) return;
+  if (config.encoder_decoder && spec.objective.neftune_alpha)
+    fail(ExitCode::kBadConfig,
+         "neftune_noise_alpha: models with an encoder and a decoder are trained without it");
+  if (spec.sharding.context_parallel_size > 1)
+    fail(ExitCode::kBadConfig,
+         "context_parallel_size {}: ranks cannot share the rows of a model with an encoder: leave it out",
+         spec.sharding.context_parallel_size);
+  if (spec.placement.gradient_checkpointing &&
+      spec.placement.checkpointing_mode == CheckpointingMode::kOffload)
+    fail(ExitCode::kBadConfig,
+         "gradient_checkpointing_mode offload: the inputs of the layers of a model with an encoder stay in "
+         "memory; "
+         "leave it out");
+  const int64_t longest = std::max(data.max_row_length, data.max_eval_row_length);
+  if (config.encoder && config.encoder->has_positions && longest > config.max_position_embeddings)
+    fail(ExitCode::kBadConfig, "max_length: rows of {} tokens, but the model has {} positions", longest,
+         config.max_position_embeddings);
+}
+
 // Numbers of ranks that may share rows, above `size` and up to all ranks.
 std::vector<int64_t> larger_teams(const ModelConfig& config, const MachineResources& machine, int64_t size) {
+  if (config.encoder_decoder || config.encoder) return {};
   const AttentionShape heads = attention_shape(config, 0);
   std::vector<int64_t> sizes;
   while (++size <= int64_t{machine.num_nodes} * machine.local_world_size) {
@@ -64,6 +87,7 @@ RunPlanner::RunPlanner(const RunSpec& spec, const TrainableModel& model, const B
       model_(model),
       data_(std::move(data)),
       micro_batch_rows_(tessera::micro_batch_rows(batch)) {
+  check_encoder(spec, model.config(), data_);
   check_state_blocks(spec.optimizer, model.layout());
   const AttentionShape heads = attention_shape(model.config(), 0);
   const std::string refusal = context_heads_refusal(heads, spec.sharding.context_parallel_size);

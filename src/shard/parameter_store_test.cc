@@ -79,7 +79,7 @@ class IntegerModel final : public TrainableModel {
   }
   // The weights of the last pass in the order in which forward and the head opened them.
   const std::vector<float>& opened() const { return opened_; }
-  ModelFlops flops(std::span<const int32_t>, int64_t) const override { return {}; }
+  ModelFlops flops(std::span<const int32_t>, int64_t, int64_t) const override { return {}; }
 
  private:
   struct Slot {

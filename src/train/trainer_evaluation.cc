@@ -26,7 +26,7 @@ EvalOptions eval_options_of(const RunSetup& setup, const Dataset& eval, int64_t 
   options.label_smoothing = static_cast<float>(spec.objective.label_smoothing);
   if (spec.data.sampling_strategy == SamplingStrategy::kGroupByLength) {
     std::vector<int64_t> lengths;
-    for (int64_t row = 0; row < eval.num_rows(); ++row) lengths.push_back(eval.row_length(row));
+    for (int64_t row = 0; row < eval.num_rows(); ++row) lengths.push_back(eval.num_input_ids(row));
     std::mt19937 generator(static_cast<uint32_t>(spec.shuffle_seed()));
     options.order = length_grouped_order(lengths, max_rows, &generator);
   }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "inference/loaded_model.h"
-#include "model/llama/generator.h"
+#include "model/llama/llama_generator.h"
 #include "ops/cpu_ops.h"
 #include "tokenizer/tokenizer.h"
 
@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
     const tessera::Tokenizer tokenizer = tessera::Tokenizer::open(argv[1]);
     tessera::ThreadPool pool(1);
     tessera::LoadedModel loaded({argv[1], "", ""}, tessera::DType::kF32, tessera::make_cpu_ops, pool);
-    tessera::Generator generator(loaded.model(), kCapacity);
+    tessera::LlamaGenerator generator(loaded.model(), kCapacity);
     for (std::string line; std::getline(std::cin, line);) {
       const std::vector<int32_t> ids = tokenizer.encode(nlohmann::json::parse(line).get<std::string>());
       nlohmann::json out = {{"ids", ids}, {"greedy", nlohmann::json::array()}};

@@ -28,7 +28,8 @@ inline constexpr int64_t kTestVocabSize = 258;
 
 struct TestTokenizerOptions {
   bool has_eos = true;
-  bool reversed = false;  // byte b has id 255 - b
+  bool reversed = false;    // byte b has id 255 - b
+  bool ends_texts = false;  // the post-processor appends </s>, as T5's does, and prepends nothing
 };
 
 // A byte-level BPE without merges: byte b has id b. Its post-processor prepends <s>.
@@ -56,6 +57,8 @@ inline Tokenizer make_byte_tokenizer(const std::filesystem::path& folder,
   const json bos_piece = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
   const json text_piece = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
   const json pair_piece = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
+  const json eos_piece = {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}};
+  const json single = options.ends_texts ? json{text_piece, eos_piece} : json{bos_piece, text_piece};
   const json tokenizer = {
       {"version", "1.0"},
       {"truncation", nullptr},
@@ -65,9 +68,11 @@ inline Tokenizer make_byte_tokenizer(const std::filesystem::path& folder,
       {"pre_tokenizer", byte_level},
       {"post_processor",
        {{"type", "TemplateProcessing"},
-        {"single", {bos_piece, text_piece}},
+        {"single", single},
         {"pair", {bos_piece, text_piece, pair_piece}},
-        {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {kTestBos}}, {"tokens", {"<s>"}}}}}}}},
+        {"special_tokens",
+         {{"<s>", {{"id", "<s>"}, {"ids", {kTestBos}}, {"tokens", {"<s>"}}}},
+          {"</s>", {{"id", "</s>"}, {"ids", {kTestEos}}, {"tokens", {"</s>"}}}}}}}},
       {"decoder", byte_level},
       {"model",
        {{"type", "BPE"},

@@ -15,8 +15,8 @@
 #include "kernels/rmsnorm/rmsnorm_expected.h"
 #include "kernels/rope/rope_expected.h"
 #include "kernels/swiglu/swiglu_expected.h"
-#include "model/llama/attention_block.h"
-#include "model/llama/rope_table.h"
+#include "model/blocks/attention_block.h"
+#include "model/blocks/rope_table.h"
 
 namespace tessera {
 namespace {

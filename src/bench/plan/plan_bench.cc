@@ -78,7 +78,7 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   ThreadPool pool(num_threads);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   ModelConfig config = run.config;
-  config.lora = lora_config_of(spec.lora, spec.model);
+  config.lora = lora_config_of(spec.lora, spec.model, config);
   const std::unique_ptr<TrainableModel> model = make_model(config, spec.precision.dtype, *ops);
   const BatchPlanOptions batch = spec.batch_options(run.num_ranks);
   const RunPlanner planner(spec, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));

@@ -63,7 +63,7 @@ void fill_weight(const Parameter& parameter, const ModelConfig& config, TensorVi
   if (parameter.shape.size() == 2) {
     fill_random(tensor, hash_name(parameter.name) % 1000, static_cast<float>(config.initializer_range), pool);
   } else {
-    initialize_parameter(parameter, config.initializer_range, 1, 0, tensor);
+    initialize_parameter(parameter, config, 1, 0, tensor);
   }
 }
 
@@ -117,7 +117,7 @@ class TrainStep {
     model_.reserve(limits_of(options_, pass_rows_));
     for (int64_t rows = options_.step_rows(); rows > 0; rows -= pass_rows_) {
       passes_.push_back(random_batch({.rows = std::min(rows, pass_rows_), .row_tokens = options_.max_length},
-                                     config_.vocab_size));
+                                     config_.vocab_size, /*with_sources=*/false));
     }
     if (options_.with_head) return;
     const Shape stream = {pass_tokens(), config_.hidden_size};
@@ -162,7 +162,8 @@ class TrainStep {
   double flop() const {
     double flop = 0;
     for (const PackedBatch& batch : passes_) {
-      flop += model_.flops(batch.cu_seqlens, options_.with_head ? batch.num_targets : 0).forward_backward();
+      flop += model_.flops(batch.cu_seqlens, batch.num_sources, options_.with_head ? batch.num_targets : 0)
+                  .forward_backward();
     }
     return flop;
   }
@@ -243,7 +244,7 @@ class TrainStep {
       if (place.elements == nullptr) {
         fill_quantized(parameter, place);
       } else {
-        initialize_parameter(parameter, config_.initializer_range, 1, 0,
+        initialize_parameter(parameter, config_, 1, 0,
                              {place.elements, options_.dtype, {parameter.num_elements}});
       }
     }

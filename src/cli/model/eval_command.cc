@@ -16,6 +16,7 @@
 #include "settings/fields/fields.h"
 #include "settings/run/data_settings.h"
 #include "settings/run/evaluation_sets.h"
+#include "settings/run/seq2seq_settings.h"
 #include "tokenizer/tokenizer.h"
 #include "train/evaluation/choices.h"
 #include "train/evaluation/evaluate.h"
@@ -161,6 +162,7 @@ class EvalCommand : public ModelCommand {
     options.packing = packing_ ? packing_by_strategy(packing_strategy_, joined_) : Packing::kNone;
     options.drops_masked_ids = max_length_.value_or(kMaxRowLength) != kMaxRowLength;
     options.cache_folder = cache_dir_;
+    fit_rows_to_model(data_, config, RowUse::kEvaluation, max_length_, &options);
     StatusLine status;
     const auto progress = [&](double fraction) {
       if (shows_progress) status.show("reading data", fraction);

@@ -9,7 +9,7 @@
 #include "cli/terminal/terminal.h"
 #include "formats/file_kind.h"
 #include "formats/huggingface/lora_config.h"
-#include "model/llama/generator.h"
+#include "model/families/families.h"
 #include "settings/choices.h"
 #include "settings/compat/compat_flags.h"
 #include "weights/merged_adapters.h"
@@ -92,7 +92,7 @@ LoadedModel ModelCommand::load_for_texts(const ModelFolders& folders, const Toke
   const auto use = [&](const TrainableModel& model) {
     const int64_t capacity = capacity_of(model.config());
     return ModelUse{
-        Generator::memory_bytes(model, capacity),
+        generator_bytes(model, capacity),
         fmt::format("the key-value cache and buffers for {} (--{})", count_of(capacity, "token"), flag)};
   };
   LoadedModel loaded = load(folders, pool, comm, use);

@@ -31,7 +31,7 @@ ModelConfig shape_of(const PlanRequest& request, const FlagTable& table) {
 
 ModelConfig PlanRequest::model_config(const FlagTable& table) const {
   ModelConfig config = shape_of(*this, table);
-  config.lora = lora_config_of(given.lora, given.model);
+  config.lora = lora_config_of(given.lora, given.model, config);
   config.base_quantization = base_quantization_of(given.base);
   return config;
 }

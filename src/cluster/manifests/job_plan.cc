@@ -165,7 +165,7 @@ JobPlan plan_job(const JobPlanRequest& request) {
   spec.batch.rows_per_device = 1;
   spec.batch.accumulation_steps = step_rows;
   ModelConfig config = *request.config;
-  config.lora = lora_config_of(spec.lora, spec.model);
+  config.lora = lora_config_of(spec.lora, spec.model, config);
   config.base_quantization = base_quantization_of(spec.base);
 
   const Instance node = node_of(*request.instance, request.pod);
@@ -175,7 +175,7 @@ JobPlan plan_job(const JobPlanRequest& request) {
          format_count(*request.options.local_world_size, "rank"));
   }
   JobSize job;
-  job.max_row_tokens = job.mean_row_tokens = spec.data.row_limit(config.max_position_embeddings);
+  job.max_row_tokens = job.mean_row_tokens = spec.data.row_limit(config);
   const SearchResult result = search_instances(spec, config, job, {node}, request.options);
 
   JobPlan plan;

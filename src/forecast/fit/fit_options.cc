@@ -211,7 +211,7 @@ std::optional<FitOptions> lora_fit_options(const FitRequest& request) {
   FitRequest lora = request;
   lora.spec.lora.finetuning_type = FinetuningType::kLora;
   try {
-    lora.config.lora = lora_config_of(lora.spec.lora, lora.spec.model);
+    lora.config.lora = lora_config_of(lora.spec.lora, lora.spec.model, lora.config);
     return fit_options(lora);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadConfig) throw;

@@ -28,7 +28,7 @@ class ClusterSimulator {
         options_(options),
         planned_(config, spec.precision.dtype, num_threads, cluster.ops, spec.sharding.context_parallel_size),
         walks_(config, spec.precision.dtype),
-        max_row_tokens_(job ? job->max_row_tokens : spec.data.row_limit(config.max_position_embeddings)),
+        max_row_tokens_(job ? job->max_row_tokens : spec.data.row_limit(config)),
         row_tokens_(job ? job->mean_row_tokens : max_row_tokens_),
         step_(spec, *planned_.model, cluster.num_nodes, cluster.local_world_size, num_threads,
               max_row_tokens_),

@@ -56,8 +56,13 @@ double extrapolated(const OpWork& work, const std::map<OpWork, double>& measured
   return slope > 0 ? std::min(std::max(on_line, proportional / 2), 2 * proportional) : proportional;
 }
 
+// Of each stack.
 ModelConfig with_layers(ModelConfig config, int64_t num_layers) {
   config.num_hidden_layers = num_layers;
+  if (config.encoder_decoder) {
+    config.encoder_decoder->num_encoder_layers = num_layers;
+    config.num_hidden_layers = 2 * num_layers;
+  }
   if (!config.sliding_window.empty()) config.sliding_window.resize(static_cast<size_t>(num_layers));
   return config;
 }

@@ -166,7 +166,8 @@ class SampleRank {
     }
     model_->reserve(limits_of(request.passes));
     for (const PassShape& pass : request.passes) {
-      batches_.push_back(random_batch(pass, request.config.vocab_size));
+      batches_.push_back(
+          random_batch(pass, request.config.vocab_size, request.config.encoder_decoder.has_value()));
     }
   }
 

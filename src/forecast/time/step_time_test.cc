@@ -41,7 +41,7 @@ ModelFlops flops_of(const ModelConfig& config, const PassShape& shape) {
   for (int64_t row = 0; row <= shape.rows; ++row) {
     cu_seqlens.push_back(static_cast<int32_t>(row * shape.row_tokens));
   }
-  return make_model(config, DType::kBF16, *ops)->flops(cu_seqlens, shape.rows * (shape.row_tokens - 1));
+  return make_model(config, DType::kBF16, *ops)->flops(cu_seqlens, 0, shape.rows * (shape.row_tokens - 1));
 }
 
 TEST(StepWalk, VisitsTheOperationsOfTheModelAndWhatIsRecomputed) {

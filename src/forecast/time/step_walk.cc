@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 #include "base/rng.h"
 #include "context/context_ops.h"
@@ -75,23 +76,26 @@ std::vector<CountedWork> counted(const std::map<OpWork, int64_t>& counts) {
 
 }  // namespace
 
-PackedBatch random_batch(const PassShape& shape, int64_t vocab_size) {
-  const auto num_tokens = static_cast<size_t>(shape.num_tokens());
+PackedBatch random_batch(const PassShape& shape, int64_t vocab_size, bool with_sources) {
   PackedBatch batch;
-  batch.input_ids.assign(num_tokens, 0);
-  batch.targets.assign(num_tokens, kIgnoredLabel);
-  batch.num_targets = shape.rows * (shape.row_tokens - 1);
-  for (int64_t row = 0; row <= shape.rows; ++row) {
-    batch.cu_seqlens.push_back(static_cast<int32_t>(row * shape.row_tokens));
-  }
+  batch.cu_seqlens = {0};
   const CounterRng rng(1, 1);
-  for (size_t t = 0; t < num_tokens; ++t) {
-    if (vocab_size > 1)
-      batch.input_ids[t] = static_cast<int32_t>(rng.uniform(t) * static_cast<double>(vocab_size));
-    const int64_t position = static_cast<int64_t>(t) % shape.row_tokens;
-    batch.positions.push_back(static_cast<int32_t>(position));
-    if (position > 0) batch.targets[t - 1] = batch.input_ids[t];
-  }
+  const auto append = [&](int64_t length, bool is_target) {
+    for (int64_t position = 0; position < length; ++position) {
+      const auto t = static_cast<double>(rng.uniform(batch.input_ids.size()));
+      batch.input_ids.push_back(vocab_size > 1 ? static_cast<int32_t>(t * static_cast<double>(vocab_size))
+                                               : 0);
+      batch.positions.push_back(static_cast<int32_t>(position));
+      if (is_target && position > 0) batch.targets.back() = batch.input_ids.back();
+      batch.targets.push_back(kIgnoredLabel);
+    }
+    if (is_target) batch.num_targets += length - 1;
+    batch.cu_seqlens.push_back(static_cast<int32_t>(batch.input_ids.size()));
+  };
+  const int64_t source_tokens = with_sources ? divide_up(shape.row_tokens, 2) : 0;
+  if (with_sources) batch.num_sources = shape.rows;
+  for (int64_t row = 0; row < batch.num_sources; ++row) append(source_tokens, /*is_target=*/false);
+  for (int64_t row = 0; row < shape.rows; ++row) append(shape.row_tokens - source_tokens, /*is_target=*/true);
   return batch;
 }
 
@@ -121,7 +125,8 @@ void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
     position = {group, use == WeightUse::kForward};
     return true;
   });
-  PackedBatch batch = random_batch(shape, /*vocab_size=*/1);  // nothing reads the tokens
+  // Nothing reads the tokens.
+  PackedBatch batch = random_batch(shape, /*vocab_size=*/1, config.encoder_decoder.has_value());
   if (shape.context_size > 1) {
     PackedBatch slice;
     std::vector<int32_t> cu_seqlens;

@@ -31,8 +31,9 @@ struct PassShape {
   auto operator<=>(const PassShape&) const = default;
 };
 
-// Rows of random tokens; every token except the first of a row is a target.
-PackedBatch random_batch(const PassShape& shape, int64_t vocab_size);
+// Rows of random tokens; every token except the first of a row is a target. With sources a row is a pair of
+// sequences: half of its tokens are the source's, rounded up.
+PackedBatch random_batch(const PassShape& shape, int64_t vocab_size, bool with_sources);
 
 struct CountedWork {
   OpWork work;

@@ -240,11 +240,34 @@ DataRecord data_record(const Dataset& dataset, int64_t max_length, Packing packi
 Json model_shape(const ModelConfig& config) {
   const Json written = Json::parse(write_model_config(config, "float32"));
   Json shape = Json::object();
-  for (const char* name :
-       {"model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
-        "rope_theta", "rope_scaling", "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window",
-        "layer_types"}) {
+  for (const char* name : {"model_type",
+                           "vocab_size",
+                           "hidden_size",
+                           "intermediate_size",
+                           "num_hidden_layers",
+                           "num_attention_heads",
+                           "num_key_value_heads",
+                           "head_dim",
+                           "max_position_embeddings",
+                           "rms_norm_eps",
+                           "rope_theta",
+                           "rope_scaling",
+                           "tie_word_embeddings",
+                           "attention_bias",
+                           "mlp_bias",
+                           "sliding_window",
+                           "layer_types",
+                           "d_model",
+                           "d_kv",
+                           "d_ff",
+                           "num_layers",
+                           "num_decoder_layers",
+                           "num_heads",
+                           "relative_attention_num_buckets",
+                           "relative_attention_max_distance",
+                           "feed_forward_proj",
+                           "layer_norm_epsilon",
+                           "scale_decoder_outputs"}) {
     if (written.contains(name)) shape[name] = written[name];
   }
   if (config.lora) {

@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "expect_error.h"
-#include "model/llama/generator.h"
+#include "model/llama/llama_generator.h"
 #include "shard/parameter_store.h"
 #include "support/bigram_model.h"
 #include "support/train_test_support.h"
@@ -212,7 +212,7 @@ TEST(OtherFamily, TextIsGeneratedWithLlamasOnly) {
   ThreadPool pool(1);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   BigramModel model(bigram_config(), DType::kF32, *ops);
-  expect_error(ExitCode::kBadConfig, {"Llama-family models only"}, [&] { Generator(model, 8); });
+  expect_error(ExitCode::kBadConfig, {"Llama-family models only"}, [&] { LlamaGenerator(model, 8); });
 }
 
 }  // namespace

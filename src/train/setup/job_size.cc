@@ -70,7 +70,7 @@ JobSize job_of_dataset(RunSpec spec, const ModelConfig& config, int64_t world_si
 std::optional<JobSize> job_size(const RunSpec& spec, const ModelConfig& config, int64_t world_size,
                                 std::optional<int64_t> num_tokens, int64_t num_threads,
                                 TrainObserver& observer) {
-  const int64_t row_limit = spec.data.row_limit(config.max_position_embeddings);
+  const int64_t row_limit = spec.data.row_limit(config);
   const int64_t step_rows = global_batch_rows(spec.batch_options(world_size));
   if (num_tokens) {
     JobSize job = job_of_tokens(*num_tokens, step_rows, row_limit);
@@ -86,7 +86,7 @@ std::optional<JobSize> job_size(const RunSpec& spec, const ModelConfig& config, 
 JobSize assumed_job(const RunSpec& spec, const ModelConfig& config, int64_t world_size) {
   constexpr int64_t kNumTokens = 1'000'000'000;
   JobSize job = job_of_tokens(kNumTokens, global_batch_rows(spec.batch_options(world_size)),
-                              spec.data.row_limit(config.max_position_embeddings));
+                              spec.data.row_limit(config));
   job.origin = "--dataset or --tokens sets them";
   return job;
 }

@@ -36,9 +36,8 @@ void initialize_adapters(RunSetup& setup, const ElementRange& range) {
     const int64_t end = std::min(range.end, parameter.offset + parameter.num_elements);
     if (begin >= end) continue;
     values.resize(static_cast<size_t>(end - begin));
-    initialize_parameter(parameter, setup.model->config().initializer_range,
-                         static_cast<uint64_t>(setup.spec.seed), begin - parameter.offset,
-                         TensorView(values.data(), DType::kF32, {end - begin}));
+    initialize_parameter(parameter, setup.model->config(), static_cast<uint64_t>(setup.spec.seed),
+                         begin - parameter.offset, TensorView(values.data(), DType::kF32, {end - begin}));
     setup.parameters->write_state(StateKind::kMaster, begin, values);
   }
 }

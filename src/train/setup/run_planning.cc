@@ -49,7 +49,7 @@ DiskPlan plan_disk_use(const RunSpec& spec, const TrainableModel& model, const R
 }
 
 LengthGroups length_groups(RunSetup& setup) {
-  return {.row_length = [&setup](int64_t row) { return setup.data->train.row_length(row); },
+  return {.row_length = [&setup](int64_t row) { return setup.data->train.num_input_ids(row); },
           .evaluations_before =
               [&setup](int64_t epoch) {
                 return (setup.spec.evaluation.on_start ? 1 : 0) +

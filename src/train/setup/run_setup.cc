@@ -82,7 +82,7 @@ void RunSetup::keep_packing_of_resumed_run() {
 void RunSetup::open_model(const OpsFactory& make) {
   check_is_model_folder(spec.model.folder);
   ModelConfig config = read_model_config(spec.model.folder);
-  config.lora = lora_config_of(spec.lora, spec.model);
+  config.lora = lora_config_of(spec.lora, spec.model, config);
   config.base_quantization = base_quantization_of(spec.base);
   model_file = SafetensorsModel::open(spec.model.folder);
   ops = make ? make(pool) : make_ops(spec.machine.device, pool, world().local_rank);
@@ -108,8 +108,10 @@ void RunSetup::set_base_quantization(Quantization quantization) {
 
 void RunSetup::open_choices() {
   if (!spec.evaluation.evaluates() || spec.evaluation.choices.empty()) return;
-  const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(spec.model));
   const ModelConfig& config = model->config();
+  if (config.encoder_decoder || config.encoder)
+    fail(ExitCode::kBadConfig, "eval_choices: choices are compared as continuations of a decoder alone");
+  const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(spec.model));
   choices = ChoiceSet::open(spec.evaluation.choices, tokenizer, spec.data.add_special_tokens,
                             config.max_position_embeddings, config.vocab_size);
   if (choices->num_cut_contexts() > 0) {

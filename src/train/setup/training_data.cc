@@ -16,6 +16,7 @@
 #include "report/run_phase.h"
 #include "settings/derived.h"
 #include "settings/run/evaluation_sets.h"
+#include "settings/run/seq2seq_settings.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -78,7 +79,7 @@ SpoolOptions spool_options(const DataSpec& data, Communicator& comm) {
 TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, ThreadPool& pool,
                                 Communicator& comm, TrainObserver& observer, bool splits_packed_rows) {
   mark_phase(comm, RunPhase::kReadingDataset, 1);
-  const int64_t row_limit = spec.data.row_limit(config.max_position_embeddings);
+  const int64_t row_limit = spec.data.row_limit(config);
   if (row_limit > config.max_position_embeddings && row_limit != kMaxRowLength) {
     log_warning("max_length {} is above max_position_embeddings {} of {}", row_limit,
                 config.max_position_embeddings, spec.model.folder);
@@ -127,6 +128,8 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
     options.streaming_buffer_rows = spec.data.streaming_buffer_rows;
     if (use == Use::kTrain && !spec.data.dataset_spool.empty())
       options.spool = spool_options(spec.data, comm);
+    fit_rows_to_model(spec.data, config, use == Use::kTrain ? RowUse::kTraining : RowUse::kEvaluation,
+                      spec.data.max_length, &options);
     options.while_waiting = [&comm] { comm.failures().check(); };
     Dataset dataset = Dataset::open(options, tokenizer.get(), config.vocab_size, pool, [&](double fraction) {
       comm.failures().check();  // perhaps of the rank that this one waits for

@@ -84,8 +84,9 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, St
     part->loss_sum +=
         loss_scale_ * model_.forward_backward(own, grad_scale_, label_smoothing, update).loss_sum;
     part->num_tokens += num_tokens_of_rows(context_, batch_);
-    part->flops += model_.flops(batch_.cu_seqlens, batch_.num_targets).forward_backward() /
-                   static_cast<double>(team_size());
+    part->flops +=
+        model_.flops(batch_.cu_seqlens, batch_.num_sources, batch_.num_targets).forward_backward() /
+        static_cast<double>(team_size());
   }
   parameters_.end_pass();
 }
@@ -93,13 +94,24 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, St
 // A token's number follows from seed, step, row and its place there: ranks and micro-batches do not matter.
 void StepRunner::choose_dropout(std::span<const int64_t> rows) {
   const uint64_t seed = options_.seed ^ hash_name("lora_dropout");
-  dropout_tokens_.clear();
-  for (const int64_t row : rows) {
+  const auto first_of_row = [&](int64_t row) {
     const auto words = philox4x32(seed, static_cast<uint64_t>(row), static_cast<uint64_t>(step_));
-    const uint64_t first = static_cast<uint64_t>(words[0]) << 32 | words[1];
-    for (int64_t t = 0; t < dataset_.row_length(row); ++t) {
-      dropout_tokens_.push_back(first + static_cast<uint64_t>(t));
-    }
+    return static_cast<uint64_t>(words[0]) << 32 | words[1];
+  };
+  const auto append = [&](uint64_t first, int64_t count) {
+    for (int64_t t = 0; t < count; ++t) dropout_tokens_.push_back(first + static_cast<uint64_t>(t));
+  };
+  dropout_tokens_.clear();
+  if (batch_.num_sources == 0) {
+    for (const int64_t row : rows) append(first_of_row(row), dataset_.row_length(row));
+  } else {
+    // A row's source comes with the others', its target later.
+    const auto length = [&](size_t sequence) {
+      return int64_t{batch_.cu_seqlens[sequence + 1]} - batch_.cu_seqlens[sequence];
+    };
+    for (size_t i = 0; i < rows.size(); ++i) append(first_of_row(rows[i]), length(i));
+    for (size_t i = 0; i < rows.size(); ++i)
+      append(first_of_row(rows[i]) + static_cast<uint64_t>(length(i)), length(rows.size() + i));
   }
   if (context_ != nullptr) {
     size_t num_own = 0;
