@@ -89,7 +89,7 @@ struct Gelu {
 };
 
 template <typename F, bool kGated, typename A>
-HWY_NOINLINE void forward_row(const A* pre, int64_t width, A* h) {
+HWY_NOINLINE void activated_row(const A* pre, int64_t width, A* h) {
   const FloatTag d;
   for_each_group<kExpVectors>(d, width, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
     constexpr size_t N = access.kVectors;
@@ -104,7 +104,7 @@ HWY_NOINLINE void forward_row(const A* pre, int64_t width, A* h) {
 }
 
 template <typename F, bool kGated, typename A>
-HWY_NOINLINE void backward_row(const A* dh, const A* pre, int64_t width, A* dpre, A* h) {
+HWY_NOINLINE void activated_row_backward(const A* dh, const A* pre, int64_t width, A* dpre, A* h) {
   const FloatTag d;
   for_each_group<kExpVectors>(d, width, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
     constexpr size_t N = access.kVectors;
@@ -143,7 +143,7 @@ void forward_hwy(Activation which, ConstTensorView pre_TP, TensorView h_TF, Thre
     A* const h = h_TF.as<A>();
     with_function(which, [&]<typename F, bool kGated>() {
       pool.parallel_blocks(T, rows_of_task(width), [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) forward_row<F, kGated>(pre + t * P, width, h + t * width);
+        for (int64_t t = begin; t < end; ++t) activated_row<F, kGated>(pre + t * P, width, h + t * width);
       });
     });
   });
@@ -158,7 +158,7 @@ void backward_hwy(Activation which, ConstTensorView dh_TF, ConstTensorView pre_T
     with_function(which, [&]<typename F, bool kGated>() {
       pool.parallel_blocks(T, rows_of_task(width), [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t)
-          backward_row<F, kGated>(dh + t * width, pre + t * P, width, dpre + t * P, h + t * width);
+          activated_row_backward<F, kGated>(dh + t * width, pre + t * P, width, dpre + t * P, h + t * width);
       });
     });
   });
