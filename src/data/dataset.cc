@@ -208,7 +208,7 @@ void check_truncation(const CacheTrailer& cache, const Request& request) {
        input_names(request), format_count(counts.num_cut_tokens), format_count(num_tokens, "token"),
        100 * static_cast<double>(counts.num_cut_tokens) / static_cast<double>(num_tokens),
        share_of(counts.num_cut_documents, counts.num_documents, noun_of_document(request)),
-       counts.num_cut_documents == 1 ? "is" : "are", request.options.max_length,
+       counts.num_cut_documents == 1 ? "is" : "are", shown_max_length(request.options),
        request.plan.is_pretokenized ? "" : " to one row", remedy);
 }
 
@@ -303,7 +303,8 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
     Dataset streamed;
     streamed.stream_ = std::make_shared<StreamedRows>(options.sources, options, tokenizer, vocab_size, pool);
     streamed.has_sources_ = options.source_target.has_value();
-    streamed.max_row_length_ = options.max_length - (streamed.has_sources_ ? 1 : 0);
+    streamed.masking_ = options.masking;
+    streamed.max_row_length_ = shown_max_length(options) - (streamed.has_sources_ ? 1 : 0);
     streamed.packing_ = streamed.stream_->packing();
     streamed.report_.warnings = streamed.stream_->warnings();
     return streamed;
@@ -312,6 +313,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
   const size_t part_sources = num_weights == 0 ? options.sources.size() : 1;
   Dataset dataset;
   dataset.has_sources_ = options.source_target.has_value();
+  dataset.masking_ = options.masking;
   for (size_t i = 0; i < num_parts; ++i) {
     const auto part_progress = [&](double fraction) {
       if (progress) progress((static_cast<double>(i) + fraction) / static_cast<double>(num_parts));
@@ -343,23 +345,25 @@ void Dataset::count() {
     mixture_[i].num_rows = part.num_rows;
     num_rows_ += part.num_rows;
     const CacheTrailer& all = part.cache->trailer();
+    const int64_t num_extra = num_extra_tokens(*part.cache);
+    num_tokens_ -= num_extra * part.num_rows;
     if (part.num_rows == all.num_rows) {
       num_tokens_ += all.num_tokens;
       num_targets_ += all.num_targets;
-      max_row_length_ = std::max(max_row_length_, all.max_row_length);
+      max_row_length_ = std::max(max_row_length_, all.max_row_length - num_extra);
       continue;
     }
     for (int64_t row = part.begin; row < part.begin + part.num_rows; ++row) {
       const CacheIndexEntry& entry = part.cache->entry(row);
       num_tokens_ += entry.num_tokens;
       num_targets_ += entry.num_targets;
-      max_row_length_ = std::max(max_row_length_, int64_t{entry.num_tokens});
+      max_row_length_ = std::max(max_row_length_, int64_t{entry.num_tokens} - num_extra);
     }
   }
-  if (has_sources_) {
-    num_tokens_ -= num_rows_;
-    max_row_length_ -= 1;
-  }
+}
+
+int64_t Dataset::num_extra_tokens(const TokenCache& cache) const {
+  return has_sources_ || (masking_ && cache.trailer().with_labels()) ? 1 : 0;
 }
 
 Dataset Dataset::split_off(double percent) {
@@ -373,6 +377,7 @@ Dataset Dataset::split_off(double percent) {
   taken.report_ = report_;
   taken.packing_ = packing_;
   taken.has_sources_ = has_sources_;
+  taken.masking_ = masking_;
   taken.report_.warnings.clear();
   for (Part& part : parts_) {
     if (part.num_rows < 2)
@@ -413,7 +418,8 @@ std::shared_ptr<const TokenCache> Dataset::locate(int64_t* row) const {
 }
 
 int64_t Dataset::row_length(int64_t row) const {
-  return int64_t{locate(&row)->entry(row).num_tokens} - (has_sources_ ? 1 : 0);
+  const std::shared_ptr<const TokenCache> cache = locate(&row);
+  return int64_t{cache->entry(row).num_tokens} - num_extra_tokens(*cache);
 }
 
 int64_t Dataset::num_input_ids(int64_t row) const {

@@ -117,9 +117,12 @@ class Dataset {
 
   // Whether every row is two sequences, a source and its target (data/source_target_rows.h).
   bool has_sources() const { return has_sources_; }
+  // Of an encoder, whose rows are kept as data/masked_rows.h says; null for other models.
+  const MaskingRule* masking() const { return masking_ ? &*masking_ : nullptr; }
 
   int64_t num_rows() const { return num_rows_; }
-  // Tokens of all rows that a model computes: all that a row has but the last one of a target.
+  // Tokens of all rows that a model computes: all that a row has but the last one of a target, and of a row
+  // with labels in place.
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_targets() const { return num_targets_; }  // of all rows, at least 1
   int64_t max_row_length() const { return max_row_length_; }
@@ -127,7 +130,8 @@ class Dataset {
   // Tokens of a row's input_ids: the source alone if there are sources. Trainer groups rows by this length.
   // Errors as read_row().
   int64_t num_input_ids(int64_t row) const;
-  // Labels that count as targets after the shift, given the sequence ends. May be 0 for individual rows.
+  // Labels that count as targets after the shift, given the sequence ends. May be 0 for individual rows. If
+  // tokens are masked, as many as there may be: count_row_targets() (rows/token_masks.h) says how many are.
   int64_t row_num_targets(int64_t row) const;
 
   struct Row {
@@ -149,6 +153,8 @@ class Dataset {
   };
   Dataset() = default;
   void count();
+  // Tokens of a row of this cache that no model computes.
+  int64_t num_extra_tokens(const TokenCache& cache) const;
   // The part that holds *row, which becomes a row of its cache.
   std::shared_ptr<const TokenCache> locate(int64_t* row) const;
 
@@ -158,6 +164,7 @@ class Dataset {
   DatasetReport report_;
   Packing packing_ = Packing::kNone;
   bool has_sources_ = false;
+  std::optional<MaskingRule> masking_;
   int64_t num_rows_ = 0;
   int64_t num_tokens_ = 0;
   int64_t num_targets_ = 0;

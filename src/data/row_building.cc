@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "data/cache/pretokenized_rows.h"
 #include "data/cache/token_cache.h"
+#include "data/masked_rows.h"
 #include "data/row_stream.h"
 #include "data/source_target_rows.h"
 #include "formats/input_files.h"
@@ -43,6 +44,23 @@ void check_settings(const DatasetOptions& options, int64_t vocab_size) {
   }
 }
 
+// What rows of an encoder cannot be.
+void check_masked_plan(const RowPlan& plan, const MaskingRule& rule) {
+  const std::string first = plan.files.front().path.string();
+  if (plan.has_shape(RowShape::kTokens) && plan.has_shape(RowShape::kText)) {
+    fail(ExitCode::kBadConfig,
+         "{}: some files have token ids and others texts: a dataset for an encoder has one of them, unless its "
+         "sources have weights",
+         first);
+  }
+  if (plan.has_shape(RowShape::kTokens) && plan.packing != Packing::kNone) {
+    fail(ExitCode::kBadConfig,
+         "{}: packing joins texts, but the rows are token ids, which are rows already: leave packing out",
+         first);
+  }
+  if (plan.needs_tokenizer()) check_can_mask(rule, first);
+}
+
 // Settings that only Axolotl's data sets have.
 std::string target_settings_text(const RowFormat& format) {
   std::string text;
@@ -68,10 +86,12 @@ RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptio
          "{}: packing joins documents, but a pre-tokenized file has finished rows: leave packing out", first);
   }
   const bool needs_tokenizer = plan.needs_tokenizer();
+  if (options.masking) check_masked_plan(plan, *options.masking);
   if (needs_tokenizer && tokenizer == nullptr) {
     if (!options.chat_folder.empty()) Tokenizer::open(options.chat_folder);  // says what is missing
     fail(ExitCode::kBadConfig, "{}: text needs a tokenizer, but the model has no tokenizer.json", first);
   }
+  if (options.masking) return plan;  // no text needs an end
   const bool has_text = plan.has_shape(RowShape::kText) || plan.has_shape(RowShape::kPromptCompletion) ||
                         plan.has_shape(RowShape::kPromptText);
   if (has_text && needs_tokenizer && !tokenizer->eos_id()) {
@@ -150,6 +170,10 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
                     pair.max_target_length, pair.decoder_start_token_id, pair.pad_token_id,
                     pair.cuts_token_ids, pair.source_prefix.size(), pair.source_prefix);
   }
+  if (options.masking) {
+    text += fmt::format("masked {} with {}\n", options.masking->max_length,
+                        options.masking->mask_id ? "a mask token" : "labels alone");
+  }
   if (options.excess_length != ExcessLength::kTruncate)
     text += fmt::format("excess {}\n", static_cast<int>(options.excess_length));
   if (plan.needs_tokenizer()) {
@@ -207,13 +231,20 @@ DocumentCounts read_tensor_rows(const RowPlan& plan, const RowOptions& options, 
   if (options.source_target)
     return read_source_target_tensors(plan.paths(), vocab_size, *options.source_target, max_rows, sink,
                                       progress);
+  if (options.masking)
+    return read_masked_tensors(plan.paths(), vocab_size, *options.masking, plan.has_labels, max_rows, sink,
+                               progress);
   return read_pretokenized_rows(plan.paths(), vocab_size, max_length, plan.has_labels,
                                 options.reads_completion_mask, options.drops_masked_ids, max_rows, sink,
                                 progress);
 }
 
+int64_t shown_max_length(const DatasetOptions& options) {
+  return options.masking ? std::min(options.masking->max_length, options.max_length) : options.max_length;
+}
+
 std::string length_limits_text(const DatasetOptions& options) {
-  if (!options.source_target) return fmt::format("max_length {}", options.max_length);
+  if (!options.source_target) return fmt::format("max_length {}", shown_max_length(options));
   return fmt::format("max_source_length {} and max_target_length {}",
                      options.source_target->max_source_length, options.source_target->max_target_length);
 }
@@ -243,6 +274,11 @@ bool is_too_long(const TokenizedRow& row, const RowOptions& options, RowBuilder*
     if (first_problem->empty()) *first_problem = problem;
     return true;
   };
+  if (options.excess_length != ExcessLength::kTruncate && row.num_cut_tokens > 0 && options.masking) {
+    return leave_out(fmt::format("a row of {} is longer than max_length {} (excess_length_strategy)",
+                                 format_count(options.masking->max_length + row.num_cut_tokens, "token"),
+                                 options.masking->max_length));
+  }
   if (options.excess_length != ExcessLength::kTruncate && row.num_cut_tokens > 0) {
     return leave_out(
         fmt::format("a row is {} longer than max_source_length {} and max_target_length {} "

@@ -43,11 +43,13 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
                               int64_t vocab_size, std::span<const Hash128> hashes, bool as_before = false);
 
 // Reads a plan's rows of .safetensors files, at most max_rows, cut to max_length or as options.source_target
-// says. Errors: read_pretokenized_rows(), read_source_target_tensors().
+// says. Errors: read_pretokenized_rows(), read_source_target_tensors(), read_masked_tensors().
 DocumentCounts read_tensor_rows(const RowPlan& plan, const RowOptions& options, int64_t vocab_size,
                                 int64_t max_length, int64_t max_rows, const RowSink& sink,
                                 const std::function<void(int64_t)>& progress = {});
 
+// max_length as the user gives it: of an encoder's rows, without the token that they are kept with.
+int64_t shown_max_length(const DatasetOptions& options);
 // The limits to which rows are cut: "max_length 1024".
 std::string length_limits_text(const DatasetOptions& options);
 

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/choice.h"
 #include "data/cache/packing.h"
@@ -40,6 +42,22 @@ struct SourceTarget {
   bool operator==(const SourceTarget&) const = default;
 };
 
+// Rows of an encoder, which predicts tokens in place. Rows without labels are masked whenever they are used,
+// by the rule of DataCollatorForLanguageModeling of Transformers (data/rows/token_masks.h).
+struct MaskingRule {
+  double mlm_probability = 0.15;     // of a token that is not special to become a target
+  double mask_replace_prob = 0.8;    // of a target to be replaced by the mask token
+  double random_replace_prob = 0.1;  // of a target to be replaced by a random token; the others stay
+  uint64_t seed = 42;
+  int64_t max_length = 512;  // tokens of a row, special ones included
+  // What the tokenizer says. Without a mask token every row needs labels.
+  std::optional<int32_t> mask_id = {};
+  std::vector<int32_t> special_ids = {};  // ascending: never targets
+  int32_t num_random_ids = 1;             // random tokens are below it
+
+  bool operator==(const MaskingRule&) const = default;
+};
+
 struct RowOptions {
   bool text_per_line = false;      // text files: every line is a document instead of the file
   bool add_special_tokens = true;  // the tokenizer's post-processor (bos, ...), for every document but chats
@@ -49,6 +67,7 @@ struct RowOptions {
 
   std::optional<HeldOutRows> held_out = {};
   std::optional<SourceTarget> source_target = {};  // unset: a decoder alone
+  std::optional<MaskingRule> masking = {};         // unset: no encoder alone
   // Rows of token ids without a label are dropped, as TRL does where it cuts rows to max_length. Otherwise
   // they are kept, as in Trainer, which does not cut.
   bool drops_masked_ids = false;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/masked_rows.h"
 #include "data/source_target_rows.h"
 #include "tensor/packed_batch.h"
 
@@ -111,11 +112,20 @@ void RowTokenizer::ignore_prompt(std::string_view prompt, std::span<const int64_
 }
 
 void RowTokenizer::add(TextExample example, TokenizedRow* row) const {
+  if (options_.masking) return add_masked(std::move(example), row);
   row->is_text = true;
   if (example.text.empty() && !example.is_row) return;
   tokenizer_->encode(example.text, options_.add_special_tokens, &row->ids);
   append_eos(row);
   row->is_empty_text = example.text.empty();
+  if (keeps_text_) row->text = std::move(example.text);
+}
+
+// Of an empty text nothing can be predicted.
+void RowTokenizer::add_masked(TextExample example, TokenizedRow* row) const {
+  if (example.text.empty()) return;
+  row->num_cut_tokens = encode_cut(*tokenizer_, example.text, options_.add_special_tokens,
+                                   {options_.masking->max_length, "max_length", /*ends_texts=*/false}, &row->ids);
   if (keeps_text_) row->text = std::move(example.text);
 }
 
@@ -257,7 +267,8 @@ void RowTokenizer::add(SourceTargetExample example, TokenizedRow* row) const {
   if (!example.texts) return;
   const SourceTarget& options = *options_.source_target;
   const auto encode = [&](const std::string& text, int64_t max_length, std::vector<int32_t>* ids) {
-    row->num_cut_tokens += encode_cut(*tokenizer_, text, options_.add_special_tokens, max_length, ids);
+    row->num_cut_tokens += encode_cut(*tokenizer_, text, options_.add_special_tokens,
+                                      {max_length, "max_source_length, max_target_length"}, ids);
   };
   encode(options.source_prefix + example.texts->source, options.max_source_length, &row->ids);
   if (row->ids.empty()) return;
@@ -269,6 +280,10 @@ void RowTokenizer::add(SourceTargetExample example, TokenizedRow* row) const {
 void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {
   if (options_.source_target)
     return make_source_target_row(example.input_ids, example.labels, *options_.source_target, row);
+  if (options_.masking) {
+    if (keeps_text_ && tokenizer_ != nullptr) row->text = tokenizer_->decode(example.input_ids, false);
+    return make_masked_row(example.input_ids, example.labels, *options_.masking, row);
+  }
   row->ids = std::move(example.input_ids);
   row->labels = std::move(example.labels);
   row->sequence_lengths = std::move(example.sequence_lengths);
@@ -297,11 +312,13 @@ void RowTokenizer::check_ids(const TokenizedRow& row, const Document& document) 
          "model",
          document.where(), *bad, printable(tokenizer_->id_to_token(*bad)), vocab_size_);
   }
+  const bool is_masked_row = options_.masking && document.shape == RowShape::kTokens;
+  const int64_t num_before = has_source ? row.sequence_lengths[0] + 1 : is_masked_row ? 1 : 0;  // of labels
   const auto is_bad_label = [&](int32_t label) { return label != kIgnoredLabel && is_bad(label); };
   const auto bad = std::find_if(row.labels.begin(), row.labels.end(), is_bad_label);
   if (bad != row.labels.end()) {
     fail(ExitCode::kBadData, "{}: field 'labels': value {}: expected an id from 0 to {} or -100, found {}",
-         document.where(), bad - row.labels.begin() - (has_source ? row.sequence_lengths[0] + 1 : 0),
+         document.where(), bad - row.labels.begin() - num_before,
          vocab_size_ - 1, *bad);
   }
 }

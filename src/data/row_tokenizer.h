@@ -33,7 +33,7 @@ struct TokenizedRow {
   std::vector<int32_t> labels;  // empty: the ids
   // Of the documents that token ids were packed of, or of source and target; empty: one.
   std::vector<int32_t> sequence_lengths;
-  int64_t num_cut_tokens = 0;  // of a source and its target, beyond their limits
+  int64_t num_cut_tokens = 0;  // of encoders' rows, which are cut here
   bool is_text = false;        // without a prompt or an answer
   bool is_empty_text = false;  // the end-of-text token alone
   bool keeps_masked = false;   // a row without labels stays one: token ids, as in Trainer
@@ -64,6 +64,7 @@ class RowTokenizer {
   void add(TokenExample example, TokenizedRow* row) const;
   void add(SegmentsExample example, TokenizedRow* row) const;
   void add(SourceTargetExample example, TokenizedRow* row) const;
+  void add_masked(TextExample example, TokenizedRow* row) const;
   void add_apart(CompletionExample example, TokenizedRow* row) const;
   void add_turns(const ChatExample& example, TokenizedRow* row) const;
   void append_eos(TokenizedRow* row) const;

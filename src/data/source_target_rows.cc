@@ -1,16 +1,15 @@
 #include "data/source_target_rows.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/cache/row_tensor.h"
 #include "data/chat/example.h"
 #include "data/row_tokenizer.h"
 #include "formats/safetensors/safetensors.h"
 #include "tensor/packed_batch.h"
-#include "tensor/shape_text.h"
 
 namespace tessera {
 namespace {
@@ -28,52 +27,6 @@ AddedTokens tokens_added_to_texts(const Tokenizer& tokenizer) {
   const int64_t before = std::search(all.begin(), all.end(), own.begin(), own.end()) - all.begin();
   return {before, std::max<int64_t>(0, std::ssize(all) - before - std::ssize(own))};
 }
-
-// One tensor of rows.
-class RowTensor {
- public:
-  RowTensor(const SafetensorsFile& file, const char* name) : file_(file), entry_(file.find(name)) {
-    if (entry_ == nullptr) return;
-    constexpr std::array kIntegers = {DType::kI64, DType::kI32, DType::kI16, DType::kI8,  DType::kU64,
-                                      DType::kU32, DType::kU16, DType::kU8,  DType::kBool};
-    if (std::ranges::find(kIntegers, entry_->dtype) == kIntegers.end() || entry_->shape.empty()) {
-      fail(ExitCode::kBadData, "{}: expected integers with at least one axis, found {} {}", where(),
-           dtype_name(entry_->dtype), shape_text(entry_->shape));
-    }
-    row_length_ = entry_->shape.back();
-    num_rows_ = 1;
-    for (size_t axis = 0; axis + 1 < entry_->shape.size(); ++axis) num_rows_ *= entry_->shape[axis];
-  }
-
-  bool exists() const { return entry_ != nullptr; }
-  std::string where() const { return fmt::format("{}: tensor '{}'", file_.path().string(), entry_->name); }
-  int64_t num_rows() const { return num_rows_; }
-  int64_t row_length() const { return row_length_; }
-  std::string shape() const { return shape_text(entry_->shape); }
-
-  // Error(kBadData) for a value that is neither in [0, limit) nor `other`.
-  const std::vector<int32_t>& read(int64_t row, int64_t limit, int32_t other, const std::string& expected) {
-    values_.resize(static_cast<size_t>(row_length_));
-    file_.read(*entry_, row * row_length_, TensorView(values_.data(), DType::kI64, Shape{row_length_}));
-    ids_.clear();
-    for (const int64_t value : values_) {
-      if (value != other && (value < 0 || value >= limit)) {
-        fail(ExitCode::kBadData, "{}: row {}, column {}: expected {}, found {}", where(), row, ids_.size(),
-             expected, value);
-      }
-      ids_.push_back(static_cast<int32_t>(value));
-    }
-    return ids_;
-  }
-
- private:
-  const SafetensorsFile& file_;
-  const SafetensorsEntry* entry_;
-  int64_t row_length_ = 0;
-  int64_t num_rows_ = 0;
-  std::vector<int64_t> values_;
-  std::vector<int32_t> ids_;
-};
 
 // The tensors of one file.
 class SourceTargetTensors {
@@ -108,13 +61,8 @@ class SourceTargetTensors {
         ids_.read(row, vocab_size, 0, fmt::format("an id from 0 to {}", vocab_size - 1));
     if (!mask_.exists()) return ids;
     const std::vector<int32_t>& mask = mask_.read(row, 2, 0, "0 or 1");
-    const auto begin = std::ranges::find(mask, 1), end = std::find(begin, mask.end(), 0);
-    if (begin == mask.end() || std::find(end, mask.end(), 1) != mask.end()) {
-      fail(ExitCode::kBadData, "{}: row {}: expected ones, with zeros before or after them for padding",
-           mask_.where(), row);
-    }
-    return std::span(ids).subspan(static_cast<size_t>(begin - mask.begin()),
-                                  static_cast<size_t>(end - begin));
+    const auto [begin, end] = unpadded_range(mask, mask_, row);
+    return std::span(ids).subspan(begin, end - begin);
   }
   std::span<const int32_t> labels(int64_t row, int64_t vocab_size) {
     kept_labels_ = labels_.read(row, vocab_size, kIgnoredLabel,
@@ -138,9 +86,10 @@ class SourceTargetTensors {
 }  // namespace
 
 int64_t encode_cut(const Tokenizer& tokenizer, std::string_view text, bool add_special_tokens,
-                   int64_t max_length, std::vector<int32_t>* ids) {
+                   const TextLimit& limit, std::vector<int32_t>* ids) {
+  const int64_t max_length = limit.max_length;
   tokenizer.encode(text, add_special_tokens, ids);
-  const std::optional<int32_t> eos = tokenizer.eos_id();
+  const std::optional<int32_t> eos = limit.ends_texts ? tokenizer.eos_id() : std::nullopt;
   const bool ends = !eos || (!ids->empty() && ids->back() == *eos);
   if (ends && std::ssize(*ids) <= max_length) return 0;
   AddedTokens added = add_special_tokens ? tokens_added_to_texts(tokenizer) : AddedTokens();
@@ -152,8 +101,7 @@ int64_t encode_cut(const Tokenizer& tokenizer, std::string_view text, bool add_s
   if (excess <= 0) return 0;
   if (added.before + added.after > max_length) {
     fail(ExitCode::kBadConfig,
-         "max_source_length, max_target_length: a length of {} has no room for the {} special tokens of the "
-         "tokenizer",
+         "{}: a length of {} has no room for the {} special tokens of the tokenizer", limit.setting,
          max_length, added.before + added.after);
   }
   const auto end = ids->end() - added.after;

@@ -20,12 +20,18 @@ namespace tessera {
 
 struct TokenizedRow;
 
+struct TextLimit {
+  int64_t max_length;   // tokens, special ones included
+  const char* setting;  // that sets it
+  // The end-of-text token follows if the tokenizer adds none after a text, or adds nothing.
+  bool ends_texts = true;
+};
+
 // Writes to *ids, which is empty, the ids of `text` with the tokenizer's special tokens, which remain where
-// the text is cut to max_length; Transformers' truncation does the same. If the tokenizer adds none after a
-// text, or `add_special_tokens` is false, the end-of-text token follows. Returns the number of tokens cut
-// off. Error(kBadConfig): the special tokens alone are longer.
+// the text is cut; Transformers' truncation does the same. Returns the number of tokens cut off.
+// Error(kBadConfig): the special tokens alone are longer.
 int64_t encode_cut(const Tokenizer& tokenizer, std::string_view text, bool add_special_tokens,
-                   int64_t max_length, std::vector<int32_t>* ids);
+                   const TextLimit& limit, std::vector<int32_t>* ids);
 
 // Adds the target to a row whose ids are the source alone, at least one. `labels`: the target's ids, or
 // kIgnoredLabel; a row in which all are ignored is one without a label, which RowBuilder drops.

@@ -262,7 +262,7 @@ void StreamedRows::check_cut(const DocumentCounts& counts, int64_t num_tokens) c
        "--max_length, or --allow_truncation to drop them",
        plan_.files.front().path.string(), format_count(counts.num_cut_tokens),
        count_of(num_tokens + counts.num_cut_tokens, "token"), count_of(counts.num_cut_documents, "document"),
-       options_.max_length, ways_to_keep_tokens(plan_));
+       shown_max_length(options_), ways_to_keep_tokens(plan_));
 }
 
 std::optional<int64_t> StreamedRows::find_block(int64_t block) const {

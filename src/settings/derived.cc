@@ -170,6 +170,10 @@ int64_t ShardingSpec::persistence_threshold_elements(int64_t hidden_size) const 
 
 int64_t DataSpec::row_limit(const ModelConfig& config) const {
   if (config.encoder_decoder) return source_target_limit(source_target, max_length);
+  if (config.encoder) {
+    const bool is_limited = max_length.value_or(kMaxRowLength) != kMaxRowLength;
+    return is_limited ? *max_length : config.max_position_embeddings;
+  }
   const bool has_rows = !dataset.empty() || !dataset_spool.empty();
   if (max_length && (*max_length != kMaxRowLength || has_rows)) return *max_length;
   const bool is_text = dataset.empty() || needs_tokenizer(dataset);

@@ -62,8 +62,8 @@ struct DataSpec : DataArguments {
   Packing packing_mode() const;
   Packing eval_packing_mode() const;
   // Most tokens a row may have: max_length (kMaxRowLength: as many as the rows of the dataset have); without
-  // it, max_position_embeddings for rows of token ids and at most 1024 of them for text. Source and target
-  // together have limits of their own.
+  // it, max_position_embeddings for rows of token ids and encoders, and at most 1024 of them for text. Source
+  // and target together have limits of their own.
   int64_t row_limit(const ModelConfig& config) const;
 };
 

@@ -15,7 +15,7 @@ struct PackedBatch {
   std::vector<int32_t> positions;  // [T], from 0 in each sequence; index into the rotary embedding
   // [T] what position t must predict: the label of position t + 1 of the same sequence; kIgnoredLabel at the
   // end of a sequence and wherever that label is ignored. The shift in Hugging Face's loss is already
-  // applied.
+  // applied. In an encoder, the label of position t itself.
   std::vector<int32_t> targets;
   std::vector<int32_t>
       cu_seqlens;           // [num_sequences + 1], 0 = first, T = last: attention stays inside a sequence

@@ -223,7 +223,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& st
   if (setup_.context) setup_.context->exchange().take_network();
   mark_phase(setup_.comm, "choosing rows", step + 1);
   const RowLists& passes = setup_.rows->passes_of_step(step);
-  const int64_t num_targets = setup_.rows->count_targets(passes);
+  const int64_t num_targets = setup_.rows->count_targets(step, passes);
   const double choosing_s = step_time.seconds();
   update_.begin_step(step, progress_);
   if (num_targets == 0 && !std::exchange(has_named_empty_step_, true) && is_root()) {
@@ -233,7 +233,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& st
         "momentum and weight decay, as in Transformers; the {} (from 0)",
         step + 1, name_rows(passes));
   }
-  std::optional<StepPart> part = runner_.run(step, passes, loss_divisor(passes, num_targets));
+  std::optional<StepPart> part = runner_.run(step, passes, loss_divisor(step, passes, num_targets));
   if (!part) return std::nullopt;
   const double waited_before_s = setup_.comm.waited_s();
   {
@@ -292,9 +292,9 @@ int64_t Trainer::micro_batches_of(const RowLists& passes) const {
   return divide_up(num_rows, data.micro_batch_size * data.world_size);
 }
 
-LossDivisor Trainer::loss_divisor(const RowLists& passes, int64_t num_targets) const {
+LossDivisor Trainer::loss_divisor(int64_t step, const RowLists& passes, int64_t num_targets) const {
   const auto of_team = [&](int64_t team) {
-    return static_cast<double>(std::max<int64_t>(1, setup_.rows->count_targets_of_team(passes, team)));
+    return static_cast<double>(std::max<int64_t>(1, setup_.rows->count_targets_of_team(step, passes, team)));
   };
   const auto all = static_cast<double>(std::max<int64_t>(1, num_targets));
   // Nodes that train on their own each take the mean over their own rows.

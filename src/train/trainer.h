@@ -75,7 +75,7 @@ class Trainer {
   std::optional<StepMetrics> train_step(int64_t step, const Stopwatch& step_time);
   int64_t micro_batches_of(const RowLists& passes) const;  // of a rank
   // The divisor of this rank's token losses.
-  LossDivisor loss_divisor(const RowLists& passes, int64_t num_targets) const;
+  LossDivisor loss_divisor(int64_t step, const RowLists& passes, int64_t num_targets) const;
   // False: the update is skipped. Error(kNumerics) if a guard ends the run.
   bool passes_guards(const RowLists& passes, StepMetrics* metrics);
   void report_warnings();

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "data/masked_rows.h"
 #include "data/row_building.h"
 #include "formats/huggingface/model_config.h"
 #include "settings/compat/compat_flags.h"
@@ -45,17 +46,20 @@ OpenData open_data(const DataInput& input) {
   open.packing = packing_of(
       open.plan, packing_by_strategy(input.packing_strategy, input.packing_cross_document_attention));
   if (open.plan.needs_tokenizer()) open.tokenizer = Tokenizer::open(folder);
+  if (open.options.masking && !open.tokenizer) open.tokenizer = Tokenizer::open_if_any(folder);
   if (!config) {
     open.vocab_size = open.tokenizer ? open.tokenizer->vocab_size() : Tokenizer::open(folder).vocab_size();
   } else {
     open.vocab_size = config->vocab_size;
   }
-  if (!open.options.source_target) {
+  if (open.options.masking)
+    name_masking_tokens(open.tokenizer ? &*open.tokenizer : nullptr, open.vocab_size, &*open.options.masking);
+  if (!open.options.source_target && !open.options.masking) {
     const int64_t num_positions =
         config ? config->max_position_embeddings : std::numeric_limits<int64_t>::max();
     open.options.max_length = input.max_length.value_or(default_row_limit(num_positions));
   }
-  open.max_length = open.options.max_length;
+  open.max_length = shown_max_length(open.options);
   return open;
 }
 

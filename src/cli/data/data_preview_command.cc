@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -14,6 +16,7 @@
 #include "data/cache/row_builder.h"
 #include "data/row_building.h"
 #include "data/row_stream.h"
+#include "data/rows/token_masks.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -53,6 +56,7 @@ struct ShownRow {
   std::span<const int32_t> labels;            // empty: the ids
   std::span<const int32_t> sequence_lengths;  // empty: a single sequence
   bool has_source = false;                    // the sequences are a source and its target
+  bool is_masked = false;                     // the labels are in place, the ids masked
 
   // Of a source and its target.
   std::span<const int32_t> source() const { return ids.first(static_cast<size_t>(sequence_lengths[0])); }
@@ -113,6 +117,11 @@ class DataPreviewCommand : public Command {
 
   void preview_documents(const OpenData& data) {
     for_each_document(data, [&](const Document& document, const TokenizedRow& row) {
+      if (data.options.masking) {
+        show_masked(data, fmt::format("{}, {}", row_shape_name(document.shape), document.where()), row.text,
+                    row.ids, row.labels, {}, row.num_cut_tokens);
+        return num_shown_ < num_rows_;
+      }
       const size_t kept = input_.max_length
                               ? std::min(row.ids.size(), static_cast<size_t>(*input_.max_length))
                               : row.ids.size();
@@ -148,6 +157,10 @@ class DataPreviewCommand : public Command {
         data.packing, data.max_length, data.plan.has_labels,
         [&](auto ids, auto labels, auto lengths) {
           if (num_shown_ >= num_rows_) return;
+          if (data.options.masking) {
+            show_masked(data, format_count(std::ssize(lengths), "document"), "", ids, labels, lengths, 0);
+            return;
+          }
           ++num_shown_;
           print_row(data, format_count(std::ssize(lengths), "document"), {ids, labels, lengths});
         },
@@ -159,6 +172,21 @@ class DataPreviewCommand : public Command {
     builder.finish();
   }
 
+  // A row of an encoder, masked as in an evaluation.
+  void show_masked(const OpenData& data, std::string title, const std::string& text,
+                   std::span<const int32_t> ids, std::span<const int32_t> labels,
+                   std::span<const int32_t> lengths, int64_t num_cut) {
+    std::vector<int32_t> inputs(ids.begin(), ids.end()), targets(labels.begin(), labels.end());
+    resolve_masked_row(*data.options.masking, kNoStep, row_number_, &inputs, &targets);
+    if (num_cut > 0)
+      title +=
+          fmt::format(", {} cut off at {}", format_count(num_cut, "token"), length_limits_text(data.options));
+    const ShownRow shown = {inputs, targets, lengths, false, true};
+    const Tokenizer* tokenizer = data.tokenizer ? &*data.tokenizer : nullptr;
+    json_ ? print_json(tokenizer, text, shown) : print_row(tokenizer, title, shown);
+    ++num_shown_;
+  }
+
   void preview_pretokenized(const OpenData& data) {
     const std::optional<Tokenizer> tokenizer = tokenizer_for_ids();
     const int64_t max_length = input_.max_length.value_or(std::numeric_limits<int32_t>::max());
@@ -166,6 +194,8 @@ class DataPreviewCommand : public Command {
     const bool has_source = data.options.source_target.has_value();
     read_tensor_rows(data.plan, data.options, data.vocab_size, max_length, num_rows_,
                      [&](auto ids, auto labels, auto lengths) {
+                       if (data.options.masking)
+                         return show_masked(data, "token ids", "", ids, labels, {}, 0);
                        ++num_shown_;
                        const ShownRow shown = {ids, labels, lengths, has_source};
                        if (json_) {
@@ -222,6 +252,8 @@ class DataPreviewCommand : public Command {
     std::string out;
     if (row.has_source) {
       write_pair(tokenizer, row, &style, &out);
+    } else if (row.is_masked) {
+      write_masked(tokenizer, row, &style, &out);
     } else if (tokenizer == nullptr) {
       out = fmt::format("{}", fmt::join(row.ids, " "));
     } else {
@@ -231,6 +263,7 @@ class DataPreviewCommand : public Command {
   }
 
   static int64_t count_row_targets(const ShownRow& row) {
+    if (row.is_masked) return std::ssize(row.labels) - std::ranges::count(row.labels, kIgnoredLabel);
     return count_targets(std::ssize(row.ids), row.labels, row.sequence_lengths);
   }
 
@@ -250,6 +283,28 @@ class DataPreviewCommand : public Command {
     write(row.source(), row.labels);
     style->put(fmt::format("\ntarget, {}:\n", format_count(std::ssize(row.target()), "token")), false, out);
     write(row.target(), row.target_labels());
+    style->end(out);
+  }
+
+  // What the model reads; behind each target what it has to predict: "the {+[MASK]=law+} of".
+  static void write_masked(const Tokenizer* tokenizer, const ShownRow& row, TargetStyle* style,
+                           std::string* out) {
+    std::optional<StreamDecoder> decoder;
+    if (tokenizer != nullptr) decoder.emplace(*tokenizer, /*skip_special_tokens=*/false);
+    size_t sequence = 0;
+    auto sequence_end = row.sequence_lengths.empty() ? std::ssize(row.ids) : int64_t{row.sequence_lengths[0]};
+    for (size_t i = 0; i < row.ids.size(); ++i) {
+      if (std::cmp_equal(i, sequence_end)) {
+        sequence_end += row.sequence_lengths[++sequence];
+        style->put(fmt::format("\n~~~~ document {} of this row\n", sequence + 1), false, out);
+      }
+      std::string text = decoder ? decoder->push(row.ids[i]) : fmt::format("{}{}", i == 0 ? "" : " ", row.ids[i]);
+      if (decoder && i + 1 == row.ids.size()) text += decoder->finish();
+      const int32_t label = row.labels[i];
+      if (label != kIgnoredLabel)
+        text += "=" + (tokenizer == nullptr ? std::to_string(label) : tokenizer->id_to_token(label));
+      style->put(visible_text(text), label != kIgnoredLabel, out);
+    }
     style->end(out);
   }
 

@@ -11,6 +11,7 @@
 #include "cli/terminal/terminal.h"
 #include "cli/threads.h"
 #include "data/dataset.h"
+#include "data/masked_rows.h"
 #include "settings/compat/compat_flags.h"
 #include "settings/derived.h"
 #include "settings/fields/fields.h"
@@ -106,6 +107,10 @@ class EvalCommand : public ModelCommand {
     LoadedModel loaded = load(parts, pool, comm);
     std::optional<Dataset> dataset;
     std::optional<ChoiceSet> choices;
+    if (loaded.config().encoder && !choices_files_.empty()) {
+      fail(ExitCode::kBadConfig,
+           "choices: the model is an encoder, which predicts masked tokens and cannot score what follows a text");
+    }
     if (!dataset_.empty()) {
       dataset = open_dataset(loaded.config(), pool, is_first);
       for (const std::string& warning : dataset->report().warnings) log_warning("{}", warning);
@@ -167,8 +172,11 @@ class EvalCommand : public ModelCommand {
     const auto progress = [&](double fraction) {
       if (shows_progress) status.show("reading data", fraction);
     };
-    if (!needs_tokenizer(dataset_)) return Dataset::open(options, nullptr, config.vocab_size, pool, progress);
+    if (!config.encoder && !needs_tokenizer(dataset_))
+      return Dataset::open(options, nullptr, config.vocab_size, pool, progress);
     const std::optional<Tokenizer> tokenizer = Tokenizer::open_if_any(tokenizer_);
+    if (options.masking)
+      name_masking_tokens(tokenizer ? &*tokenizer : nullptr, config.vocab_size, &*options.masking);
     return Dataset::open(options, tokenizer ? &*tokenizer : nullptr, config.vocab_size, pool, progress);
   }
 

@@ -211,6 +211,33 @@ class RowReader {
     return example;
   }
 
+  // Tokens and, if there are any, the labels in their places, -100 where nothing is predicted.
+  TokenExample masked_tokens() {
+    for (const char* field : {"completion_mask", "assistant_masks", "position_ids", "seq_lengths"}) {
+      if (find(field) == nullptr) continue;
+      fail(ExitCode::kBadData,
+           "{}: not supported for an encoder, whose rows are one text each with input_ids, labels and "
+           "attention_mask: leave the column out",
+           where(field));
+    }
+    TokenExample example;
+    example.input_ids = integers("input_ids");
+    const size_t num_ids = example.input_ids.size();
+    if (find("labels") != nullptr) {
+      example.labels = integers("labels");
+      check_same_length("labels", example.labels, num_ids);
+    }
+    if (find("token_type_ids") != nullptr) {
+      const std::vector<int32_t> types = integers("token_type_ids");
+      check_same_length("token_type_ids", types, num_ids);
+      if (std::ranges::any_of(types, [](int32_t type) { return type != 0; }))
+        fail(ExitCode::kBadData, "{}: expected zeros: pairs of texts are not supported", where("token_type_ids"));
+    }
+    if (find("attention_mask") != nullptr)
+      drop_padding(mask("attention_mask", num_ids), {&example.input_ids, &example.labels});
+    return example;
+  }
+
  private:
   std::vector<int32_t> integers(std::string_view field) {
     const Value::List& list = expect_list(find(field), where(field), "a list of integers");
@@ -368,6 +395,14 @@ RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std
          expected_source_target(*format.source_target), columns_text(row),
          row.find("translation") == nullptr ? "" : ": set source_lang and target_lang");
   }
+  if (format.is_masked) {
+    if (row.find(column_of("input_ids", format)) != nullptr) return RowShape::kTokens;
+    if (row.find(column_of("text", format)) != nullptr) return RowShape::kText;
+    fail(ExitCode::kBadData,
+         "{}: the model is an encoder, which predicts masked tokens: expected the column {}, or input_ids; found "
+         "{}: name the column of the text with --text_column",
+         where, column_of("text", format), columns_text(row));
+  }
   if (const std::optional<RowShape> shape = recognise_shape(row, format)) return *shape;
   for (const ShapeInfo& info : shapes()) {
     if (!has_columns(row, info, format)) continue;
@@ -425,7 +460,9 @@ Example read_example(Value row, RowShape shape, const RowFormat& format, const s
     case RowShape::kMessages:
       return reader.chat("messages");
     case RowShape::kTokens:
-      return format.source_target ? reader.source_and_labels() : reader.tokens();
+      return format.source_target ? reader.source_and_labels()
+             : format.is_masked   ? reader.masked_tokens()
+                                  : reader.tokens();
     case RowShape::kPromptText:
       return reader.prompt_text();
     case RowShape::kSegments:

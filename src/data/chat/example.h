@@ -69,6 +69,7 @@ struct RowFormat {
   std::string variables = {};             // with turns, JSON: further variables of the template
   std::optional<PairRules> pairs = {};    // read by LLaMA-Factory's rules
   std::optional<SourceTargetColumns> source_target = {};  // of a model with an encoder and a decoder
+  bool is_masked = false;  // of an encoder, which predicts tokens in place: texts and token ids alone
   bool operator==(const RowFormat&) const = default;
 };
 

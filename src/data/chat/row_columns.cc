@@ -41,6 +41,9 @@ Names read_fields(const Value& row, RowShape shape, const RowFormat& format) {
       return {"source", "target"};
     case RowShape::kTokens:
       if (format.source_target) return {"input_ids", "labels", "attention_mask", "decoder_input_ids"};
+      if (format.is_masked)
+        return {"input_ids",       "labels",          "attention_mask", "token_type_ids",
+                "completion_mask", "assistant_masks", "position_ids",   "seq_lengths"};
       return {"input_ids",       "labels",       "attention_mask", "completion_mask",
               "assistant_masks", "position_ids", "seq_lengths"};
   }

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/rows/batch_plan.h"
+#include "data/rows/token_masks.h"
 
 namespace tessera {
 namespace {
@@ -42,9 +43,29 @@ void append_side(const Dataset& dataset, std::span<const int64_t> rows, bool is_
   }
 }
 
+// Appends the rows of an encoder, whose targets are in place.
+void append_masked_rows(const Dataset& dataset, std::span<const int64_t> rows, int64_t step, Dataset::Row* row,
+                        PackedBatch* batch) {
+  for (const int64_t number : rows) {
+    dataset.read_row(number, row);
+    batch->num_targets +=
+        resolve_masked_row(*dataset.masking(), step, number, &row->input_ids, &row->labels);
+    batch->input_ids.insert(batch->input_ids.end(), row->input_ids.begin(), row->input_ids.end());
+    batch->targets.insert(batch->targets.end(), row->labels.begin(), row->labels.end());
+    // One sequence, but for packed texts, which have no token more.
+    if (row->sequence_lengths.size() == 1)
+      row->sequence_lengths[0] = static_cast<int32_t>(row->input_ids.size());
+    for (const int32_t length : row->sequence_lengths) {
+      for (int32_t t = 0; t < length; ++t) batch->positions.push_back(t);
+      batch->cu_seqlens.push_back(static_cast<int32_t>(batch->positions.size()));
+    }
+  }
+}
+
 }  // namespace
 
-void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, PackedBatch* batch) {
+void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, int64_t step,
+                       PackedBatch* batch) {
   int64_t num_tokens = 0;
   for (const int64_t row : rows) num_tokens += dataset.row_length(row);
   if (num_tokens > std::numeric_limits<int32_t>::max()) {
@@ -64,6 +85,7 @@ void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, Pa
     append_side(dataset, rows, /*is_target=*/true, &row, batch);
     return;
   }
+  if (dataset.masking() != nullptr) return append_masked_rows(dataset, rows, step, &row, batch);
   for (const int64_t number : rows) {
     dataset.read_row(number, &row);
     const std::span<const int32_t> ids = row.input_ids;

@@ -19,7 +19,7 @@ class PackedBatchTest : public DatasetTest {
  protected:
   PackedBatch batch_of(const Dataset& dataset, const std::vector<int64_t>& rows) {
     PackedBatch batch;
-    make_packed_batch(dataset, rows, &batch);
+    make_packed_batch(dataset, rows, 0, &batch);
     return batch;
   }
 };
@@ -80,7 +80,7 @@ TEST_F(PackedBatchTest, ReusesItsMemoryAndCountsAsTheDatasetDoes) {
   int64_t num_tokens = 0;
   int64_t num_targets = 0;
   for (int64_t row = 0; row < dataset.num_rows(); ++row) {
-    make_packed_batch(dataset, std::array{row}, &batch);
+    make_packed_batch(dataset, std::array{row}, 0, &batch);
     EXPECT_EQ(batch.num_tokens(), dataset.row_length(row));
     EXPECT_EQ(batch.num_targets, dataset.row_num_targets(row)) << "row " << row;
     num_tokens += batch.num_tokens();
@@ -88,7 +88,7 @@ TEST_F(PackedBatchTest, ReusesItsMemoryAndCountsAsTheDatasetDoes) {
   }
   EXPECT_EQ(num_tokens, dataset.num_tokens());
   EXPECT_EQ(num_targets, dataset.num_targets());
-  make_packed_batch(dataset, {}, &batch);
+  make_packed_batch(dataset, {}, 0, &batch);
   EXPECT_EQ(batch.num_tokens(), 0);
   EXPECT_EQ(batch.num_sequences(), 0);
 }

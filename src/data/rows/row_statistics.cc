@@ -11,6 +11,7 @@
 #include "data/row_building.h"
 #include "data/row_stream.h"
 #include "data/rows/batch_plan.h"
+#include "data/rows/token_masks.h"
 
 namespace tessera {
 namespace {
@@ -31,6 +32,16 @@ class RowCounter {
     statistics_.source_lengths.push_back(sequence_lengths[0]);
     statistics_.target_lengths.push_back(sequence_lengths[1] - 1);
     add(file, std::ssize(labels) - 1 + num_cut, count_targets(std::ssize(labels), labels, sequence_lengths));
+    add_cut(num_cut);
+  }
+
+  // A row of an encoder, whose targets are those of an evaluation; `num_cut` tokens are already cut off.
+  void count_masked(const std::string& file, const MaskingRule& rule, std::span<const int32_t> ids,
+                    std::span<const int32_t> labels, int64_t num_cut) {
+    std::vector<int32_t> inputs(ids.begin(), ids.end()), targets(labels.begin(), labels.end());
+    const int64_t num_targets =
+        resolve_masked_row(rule, kNoStep, std::ssize(statistics_.lengths), &inputs, &targets);
+    add(file, std::ssize(inputs) + num_cut, num_targets);
     add_cut(num_cut);
   }
 
@@ -67,6 +78,9 @@ class RowCounter {
       } else if (options.source_target) {
         count_pair(stream.documents()[i].file->string(), row.labels, row.sequence_lengths,
                    row.num_cut_tokens);
+      } else if (options.masking) {
+        count_masked(stream.documents()[i].file->string(), *options.masking, row.ids, row.labels,
+                     row.num_cut_tokens);
       } else {
         count(stream.documents()[i].file->string(), row.ids, row.labels, row.keeps_masked);
       }
@@ -160,11 +174,13 @@ RowStatistics row_statistics(const RowPlan& plan, const DatasetOptions& dataset,
           of_file, dataset, vocab_size, INT32_MAX, INT64_MAX, [&](auto ids, auto labels, auto lengths) {
             if (dataset.source_target) {
               counter.count_pair(path.string(), labels, lengths, 0);
+            } else if (dataset.masking) {
+              counter.count_masked(path.string(), *dataset.masking, ids, labels, 0);
             } else {
               counter.count(path.string(), ids, labels, /*keeps_masked=*/true);
             }
           });
-      if (dataset.source_target) counter.add_counts(counts);
+      if (dataset.source_target || dataset.masking) counter.add_counts(counts);
     }
   } else {
     RowStream stream(plan, dataset, tokenizer, vocab_size, pool);

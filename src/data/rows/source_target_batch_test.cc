@@ -28,7 +28,7 @@ TEST_F(SourceTargetBatchTest, AllSourcesComeFirst) {
   const Dataset dataset = open_rows(
       "{\"input_ids\": [10, 11, 12], \"labels\": [20, -100, 22]}\n{\"input_ids\": [13], \"labels\": [23]}\n");
   PackedBatch batch;
-  make_packed_batch(dataset, std::array<int64_t, 2>{1, 0}, &batch);
+  make_packed_batch(dataset, std::array<int64_t, 2>{1, 0}, 0, &batch);
   EXPECT_THAT(batch.input_ids, ElementsAre(13, 10, 11, 12, kStartId, kStartId, 20, kPadId));
   EXPECT_THAT(batch.positions, ElementsAre(0, 0, 1, 2, 0, 0, 1, 2));
   EXPECT_THAT(batch.targets, ElementsAre(-100, -100, -100, -100, 23, 20, -100, 22));
@@ -40,7 +40,7 @@ TEST_F(SourceTargetBatchTest, AllSourcesComeFirst) {
   EXPECT_EQ(batch.num_tokens(), dataset.num_tokens());
 
   folder_.write("plain.jsonl", "{\"text\": \"ab\"}\n");
-  make_packed_batch(open(options_for({"plain.jsonl"})), std::array<int64_t, 1>{0}, &batch);
+  make_packed_batch(open(options_for({"plain.jsonl"})), std::array<int64_t, 1>{0}, 0, &batch);
   EXPECT_EQ(batch.num_sources, 0) << "the memory of another batch is reused";
 }
 
@@ -74,7 +74,7 @@ TEST_F(SourceTargetBatchTest, EveryRowIsShiftedAsTransformersDoes) {
       num_tokens += dataset.row_length(row);
       num_targets += dataset.row_num_targets(row);
     }
-    make_packed_batch(dataset, rows, &batch);
+    make_packed_batch(dataset, rows, 0, &batch);
     EXPECT_EQ(batch.num_tokens(), num_tokens);
     EXPECT_EQ(batch.num_targets, num_targets);
     EXPECT_EQ(batch.num_sources, std::ssize(rows));

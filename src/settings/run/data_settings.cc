@@ -157,6 +157,10 @@ void declare_data_flags(FlagTable* table, DataArguments* data) {
   add_field(table, "max_source_length", &pair.max_source_length);
   add_field(table, "max_target_length", &pair.max_target_length);
   add_field(table, "val_max_target_length", &pair.val_max_target_length);
+  add_field(table, "stage", &data->stage);
+  add_field(table, "mlm_probability", &data->masking.mlm_probability);
+  add_field(table, "mask_replace_prob", &data->masking.mask_replace_prob);
+  add_field(table, "random_replace_prob", &data->masking.random_replace_prob);
 }
 
 Flag& declare_max_length(FlagTable* table, std::optional<int64_t>* max_length) {

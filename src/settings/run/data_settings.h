@@ -1,6 +1,7 @@
 // The settings by which files become rows: flags that all commands that read datasets share.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/choice.h"
 #include "base/flags.h"
 #include "data/dataset.h"
 
@@ -22,6 +24,20 @@ struct SourceTargetArguments {
   std::optional<int64_t> max_source_length;
   std::optional<int64_t> max_target_length;
   std::optional<int64_t> val_max_target_length;  // unset = as max_target_length
+};
+
+// What a model learns: pt and sft are the next token, mlm masked ones, auto what it is made for.
+enum class TrainingStage { kAuto, kPt, kSft, kMlm };
+constexpr auto choice_words(TrainingStage) {
+  using enum TrainingStage;
+  return std::to_array<Word<TrainingStage>>({{"auto", kAuto}, {"pt", kPt}, {"sft", kSft}, {"mlm", kMlm}});
+}
+
+// Of rows whose tokens are masked (masking_settings.h); unset: as MaskingRule.
+struct MaskingArguments {
+  std::optional<double> mlm_probability;
+  std::optional<double> mask_replace_prob;
+  std::optional<double> random_replace_prob;
 };
 
 struct DataArguments {
@@ -41,6 +57,8 @@ struct DataArguments {
   std::string chat_template_date = ChatTemplateOptions().date;
   bool parse_special_tokens = false;
   SourceTargetArguments source_target;
+  TrainingStage stage = TrainingStage::kAuto;
+  MaskingArguments masking;
 
   // Set by no flag: the files of data sets on the Hugging Face Hub, by the names that the sources give them.
   std::map<std::string, std::vector<std::string>> hub_files;

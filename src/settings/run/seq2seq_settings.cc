@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "settings/run/masking_settings.h"
 
 namespace tessera {
 namespace {
@@ -18,10 +19,14 @@ void refuse_if(bool is_given, const char* setting, const std::string& why) {
   if (is_given) fail(ExitCode::kBadConfig, "{}: {}", setting, why);
 }
 
-void refuse_on_decoder(const DataArguments& data, bool has_model, const DatasetOptions& options) {
+void refuse_sources(const DataArguments& data, const std::optional<ModelConfig>& config,
+                    const DatasetOptions& options) {
   const SourceTargetArguments& given = data.source_target;
   const std::string why =
-      has_model
+      config && config->encoder
+          ? "the model is an encoder alone, without a decoder that writes a target: it predicts masked tokens of "
+            "texts"
+      : config
           ? "the model has no encoder that reads a source: it takes rows with a prompt and its completion "
             "(--column_mapping prompt=COLUMN completion=COLUMN)"
           : "it is for models with an encoder and a decoder: give the model's folder with --model";
@@ -130,7 +135,10 @@ int64_t source_target_limit(const SourceTargetArguments& given, std::optional<in
 
 void fit_rows_to_model(const DataArguments& data, const std::optional<ModelConfig>& config, RowUse use,
                        std::optional<int64_t> max_length, DatasetOptions* options) {
-  if (!config || !config->encoder_decoder) return refuse_on_decoder(data, config.has_value(), *options);
+  if (!config || !config->encoder) refuse_masking(data, config.has_value());
+  if (!config || !config->encoder_decoder) refuse_sources(data, config, *options);
+  if (config && config->encoder) return fit_rows_to_encoder(data, *config, max_length, options);
+  if (!config || !config->encoder_decoder) return;
   refuse_on_encoder_decoder(data, max_length, *options);
   const SourceTargetArguments& given = data.source_target;
   const SourceTargetColumns columns = named_source_target(data);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/rows/batch_plan.h"
+#include "data/rows/token_masks.h"
 
 namespace tessera {
 
@@ -122,7 +123,7 @@ struct PartSums {
 
 PartSums compute_part(TrainableModel& model, const Dataset& dataset, const EvalPart& part,
                       float label_smoothing, PackedBatch* batch, ContextRank* context, EvalResult* result) {
-  make_packed_batch(dataset, part.rows, batch);
+  make_packed_batch(dataset, part.rows, kNoStep, batch);
   const LossSums sums = model.forward_loss(take_slice(context, *batch), label_smoothing);
   if (!std::isfinite(sums.loss_sum)) {
     fail(ExitCode::kNumerics,

@@ -45,8 +45,9 @@ struct RepeatedRows {
 };
 
 // Every rank takes part in as many passes as the rank with the most rows needs.
-RepeatedRows repeat_rows(TrainableModel& model, const Dataset& dataset, std::span<const int64_t> rows,
+RepeatedRows repeat_rows(TrainableModel& model, const Dataset& dataset, const NotFiniteStep& step,
                          int64_t num_passes, ContextRank* context) {
+  const std::span<const int64_t> rows = step.rows;
   RepeatedRows repeated;
   FirstPart first_part(model, context);
   PackedBatch batch;
@@ -56,7 +57,7 @@ RepeatedRows repeat_rows(TrainableModel& model, const Dataset& dataset, std::spa
       continue;
     }
     const int64_t row = rows[static_cast<size_t>(pass)];
-    make_packed_batch(dataset, {&row, 1}, &batch);
+    make_packed_batch(dataset, {&row, 1}, step.step, &batch);
     first_part.clear();
     if (std::isfinite(model.forward_loss(take_slice(context, batch)).loss_sum)) continue;
     if (repeated.bad.empty()) repeated.part = first_part.name();
@@ -99,7 +100,7 @@ std::string find_not_finite(TrainableModel& model, const Dataset& dataset, const
                             Communicator& comm, ContextRank* context) {
   const World& world = comm.world();
   const int64_t num_passes = comm.max(std::ssize(step.rows), {"search for what is not finite"});
-  const RepeatedRows repeated = repeat_rows(model, dataset, step.rows, num_passes, context);
+  const RepeatedRows repeated = repeat_rows(model, dataset, step, num_passes, context);
   std::string line = describe(repeated, step, comm);
   if (!world.is_single()) {
     const bool knows_rows = !repeated.bad.empty() || !step.loss_is_finite;

@@ -15,6 +15,7 @@ namespace tessera {
 
 // A rank's view of its part of the step.
 struct NotFiniteStep {
+  int64_t step;                   // from 0
   std::span<const int64_t> rows;  // read by this rank
   bool loss_is_finite = true;     // of its own rows in the step
   // A parameter with a non-finite element in the part of its gradient that this rank keeps; "" = none.

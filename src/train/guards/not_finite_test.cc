@@ -52,7 +52,7 @@ class NotFinite : public testing::Test {
       for (int64_t row = comm.world().rank; row < dataset.num_rows(); row += num_ranks) rows.push_back(row);
       const bool is_last = comm.world().rank == num_ranks - 1;
       const std::string line = find_not_finite(
-          model, dataset, {rows, loss_is_finite || !is_last, is_last ? gradient : ""}, comm, nullptr);
+          model, dataset, {0, rows, loss_is_finite || !is_last, is_last ? gradient : ""}, comm, nullptr);
       const std::lock_guard lock(mutex);
       said.insert(line);
     });

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/masked_rows.h"
 #include "data/sources/row_spool.h"
 #include "formats/huggingface/model_families.h"
 #include "formats/input_files.h"
@@ -90,8 +91,8 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
       spec.evaluation.evaluates() ? evaluation_sets(spec.data.eval_dataset) : std::vector<EvaluationSet>();
   const auto needs_one = [](const EvaluationSet& set) { return needs_tokenizer(set.sources); };
   const std::vector<std::string> train_sources = training_sources(spec.data);
-  if (needs_tokenizer(train_sources) || std::ranges::any_of(sets, needs_one)) {
-    // Rows of token ids need none; Dataset::open() refuses others without.
+  if (config.encoder || needs_tokenizer(train_sources) || std::ranges::any_of(sets, needs_one)) {
+    // Rows of token ids need none, if an encoder's have labels; Dataset::open() refuses others without.
     if (std::optional<Tokenizer> found = Tokenizer::open_if_any(tokenizer_folder(spec.model))) {
       eos_token = given_eos_token(spec.data.chat_template, spec.sources.script.eos_token, *found);
       if (!eos_token.empty()) found->set_eos_token(eos_token);
@@ -130,6 +131,10 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
       options.spool = spool_options(spec.data, comm);
     fit_rows_to_model(spec.data, config, use == Use::kTrain ? RowUse::kTraining : RowUse::kEvaluation,
                       spec.data.max_length, &options);
+    if (options.masking) {
+      options.masking->seed = static_cast<uint64_t>(spec.seed);
+      name_masking_tokens(tokenizer.get(), config.vocab_size, &*options.masking);
+    }
     options.while_waiting = [&comm] { comm.failures().check(); };
     Dataset dataset = Dataset::open(options, tokenizer.get(), config.vocab_size, pool, [&](double fraction) {
       comm.failures().check();  // perhaps of the rank that this one waits for

@@ -22,7 +22,7 @@ class NeftuneTest : public testing::Test {
   std::vector<std::vector<float>> noise_of(int64_t step, const std::vector<int64_t>& rows, size_t D,
                                            uint64_t seed = 7) {
     PackedBatch batch;
-    make_packed_batch(*dataset_, rows, &batch);
+    make_packed_batch(*dataset_, rows, 0, &batch);
     NeftuneNoise noise(kAlpha, seed);
     noise.begin(step, rows, *dataset_, batch);
     std::vector<std::vector<float>> out(static_cast<size_t>(batch.num_tokens()), std::vector<float>(D));
@@ -49,7 +49,7 @@ TEST_F(NeftuneTest, FollowsFromSeedStepRowAndPositionAlone) {
 
 TEST_F(NeftuneTest, TokensAfterTheBatchHaveNone) {
   PackedBatch batch;
-  make_packed_batch(*dataset_, std::vector<int64_t>{2, 5}, &batch);
+  make_packed_batch(*dataset_, std::vector<int64_t>{2, 5}, 0, &batch);
   NeftuneNoise noise(kAlpha, 7);
   noise.begin(3, std::vector<int64_t>{2, 5}, *dataset_, batch);
   std::vector<float> values(13, NAN);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "data/rows/token_masks.h"
 #include "plan/passes.h"
 
 namespace tessera {
@@ -90,18 +91,20 @@ void StepRows::deal_to_teams() {
   }
 }
 
-int64_t StepRows::count_targets_of(std::span<const int64_t> rows) const {
+int64_t StepRows::count_targets_of(int64_t step, std::span<const int64_t> rows) const {
   int64_t num_targets = 0;
-  for (const int64_t row : rows) num_targets += dataset_.row_num_targets(row);
+  for (const int64_t row : rows) num_targets += count_row_targets(dataset_, step, row);
   return num_targets;
 }
 
-int64_t StepRows::count_targets(const RowLists& passes) const { return count_targets_of(passes.all_rows()); }
+int64_t StepRows::count_targets(int64_t step, const RowLists& passes) const {
+  return count_targets_of(step, passes.all_rows());
+}
 
-int64_t StepRows::count_targets_of_team(const RowLists& passes, int64_t team) const {
+int64_t StepRows::count_targets_of_team(int64_t step, const RowLists& passes, int64_t team) const {
   int64_t num_targets = 0;
   for (int64_t list = 0; list < passes.size(); ++list) {
-    if (list % world_size_ / team_size() == team) num_targets += count_targets_of(passes[list]);
+    if (list % world_size_ / team_size() == team) num_targets += count_targets_of(step, passes[list]);
   }
   return num_targets;
 }

@@ -29,16 +29,16 @@ class StepRows {
   // Row numbers of step `step` (from 0): pass p of rank r is list p * world_size + r. Valid until the next
   // call.
   const RowLists& passes_of_step(int64_t step);
-  // Target tokens of a step, which may have none.
-  int64_t count_targets(const RowLists& passes) const;
+  // Target tokens of `passes`, the rows of step `step`, which may have none.
+  int64_t count_targets(int64_t step, const RowLists& passes) const;
   // Targets of one team, which may have none.
-  int64_t count_targets_of_team(const RowLists& passes, int64_t team) const;
+  int64_t count_targets_of_team(int64_t step, const RowLists& passes, int64_t team) const;
   // Tokens of the largest pass in the first num_steps steps.
   int64_t largest_pass(int64_t num_steps);
 
  private:
   int64_t team_size() const { return world_size_ / num_teams_; }
-  int64_t count_targets_of(std::span<const int64_t> rows) const;
+  int64_t count_targets_of(int64_t step, std::span<const int64_t> rows) const;
   // Fills passes_ from micro_batches_.
   void deal_to_teams();
   void select_team(int64_t team);

@@ -75,7 +75,7 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, St
     model_.take_part_in_forward_backward(update.mode);
   } else {
     const Stopwatch time;
-    make_packed_batch(dataset_, rows, &batch_);
+    make_packed_batch(dataset_, rows, step_ - 1, &batch_);
     part->rows_s += time.seconds();
     if (noise_) noise_->begin(step_, rows, dataset_, batch_);
     if (options_.lora_dropout > 0) choose_dropout(rows);

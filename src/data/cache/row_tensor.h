@@ -1,0 +1,42 @@
+// A tensor of a pre-tokenized safetensors file, whose last axis is the row, read row by row.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/safetensors/safetensors.h"
+
+namespace tessera {
+
+class RowTensor {
+ public:
+  // `file` must outlive this. Error(kBadData): the tensor has no integers, or no axis.
+  RowTensor(const SafetensorsFile& file, const char* name);
+
+  bool exists() const { return entry_ != nullptr; }
+  std::string where() const;  // "FILE: tensor 'NAME'"
+  int64_t num_rows() const { return num_rows_; }
+  int64_t row_length() const { return row_length_; }
+  std::string shape() const;
+
+  // The values of a row, valid until the next call. Error(kBadData) for one that is neither in [0, limit) nor
+  // `other`; `expected` says so in words.
+  const std::vector<int32_t>& read(int64_t row, int64_t limit, int32_t other, const std::string& expected);
+
+ private:
+  const SafetensorsFile& file_;
+  const SafetensorsEntry* entry_;
+  int64_t row_length_ = 0;
+  int64_t num_rows_ = 0;
+  std::vector<int64_t> values_;
+  std::vector<int32_t> ids_;
+};
+
+// The range [begin, end) of the ones in a row of an attention mask. Error(kBadData): zeros are not only before
+// and after them.
+std::pair<size_t, size_t> unpadded_range(const std::vector<int32_t>& mask, const RowTensor& tensor,
+                                         int64_t row);
+
+}  // namespace tessera
