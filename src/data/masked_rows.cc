@@ -25,8 +25,9 @@ class MaskedTensors {
         mask_(file_, "attention_mask") {
     for (const SafetensorsEntry& entry : file_.entries()) {
       if (entry.name == "input_ids" || entry.name == "labels" || entry.name == "attention_mask") continue;
-      fail(ExitCode::kBadData, "{}: tensor '{}': rows of an encoder have input_ids, labels and attention_mask",
-           path.string(), printable(entry.name));
+      fail(ExitCode::kBadData,
+           "{}: tensor '{}': rows of an encoder have input_ids, labels and attention_mask", path.string(),
+           printable(entry.name));
     }
     if (!ids_.exists()) fail(ExitCode::kBadData, "{}: tensor 'input_ids' is missing", path.string());
     for (const RowTensor* tensor : {&labels_, &mask_}) {
@@ -86,7 +87,8 @@ void name_masking_tokens(const Tokenizer* tokenizer, int64_t vocab_size, Masking
   rule->num_random_ids = static_cast<int32_t>(std::min(tokenizer->vocab_size(), vocab_size));
   if (rule->mask_id.value_or(0) >= vocab_size) {
     fail(ExitCode::kBadConfig,
-         "the mask token has the id {}, which is not below the model's vocab_size {}: the tokenizer belongs to "
+         "the mask token has the id {}, which is not below the model's vocab_size {}: the tokenizer belongs "
+         "to "
          "another model",
          *rule->mask_id, vocab_size);
   }

@@ -27,8 +27,8 @@ struct TokenizedRow;
 // The label in place of the first -100 of a row that is masked when it is used.
 inline constexpr int32_t kMaskedWhenUsed = 0;
 
-// Makes the rows of `options`, whose sources and packing are set, those of an encoder, of at most `max_length`
-// tokens, which is the rule's, too.
+// Makes the rows of `options`, whose sources and packing are set, those of an encoder, of at most
+// `max_length` tokens, which is the rule's, too.
 void use_masked_rows(MaskingRule rule, int64_t max_length, DatasetOptions* options);
 
 // Tells the rule which token masks, which are special, as get_special_tokens_mask() of Transformers counts
@@ -39,15 +39,15 @@ void name_masking_tokens(const Tokenizer* tokenizer, int64_t vocab_size, Masking
 // Error(kBadConfig) that begins with `where`, unless the rule has a mask token: the rows have no labels.
 void check_can_mask(const MaskingRule& rule, const std::string& where);
 
-// Makes a row of token ids, cut to rule.max_length; without ids it stays empty. Error(kBadConfig): there are no
-// labels, and nothing to mask tokens with.
+// Makes a row of token ids, cut to rule.max_length; without ids it stays empty. Error(kBadConfig): there are
+// no labels, and nothing to mask tokens with.
 void make_masked_row(std::span<const int32_t> ids, std::span<const int32_t> labels, const MaskingRule& rule,
                      TokenizedRow* row);
 
 // Rows of .safetensors files: "input_ids" [..., row length], optionally "labels" of the same shape, ids or
 // kIgnoredLabel, and "attention_mask" with zeros for padding; all of any integer type. With `has_labels` they
-// are kept as above, otherwise no file has labels. Reads at most max_rows rows. `progress` gets the bytes read
-// so far. Errors (kBadData) name file, tensor, row and column.
+// are kept as above, otherwise no file has labels. Reads at most max_rows rows. `progress` gets the bytes
+// read so far. Errors (kBadData) name file, tensor, row and column.
 DocumentCounts read_masked_tensors(std::span<const std::filesystem::path> files, int64_t vocab_size,
                                    const MaskingRule& rule, bool has_labels, int64_t max_rows,
                                    const RowSink& sink, const std::function<void(int64_t)>& progress = {});

@@ -49,7 +49,8 @@ void check_masked_plan(const RowPlan& plan, const MaskingRule& rule) {
   const std::string first = plan.files.front().path.string();
   if (plan.has_shape(RowShape::kTokens) && plan.has_shape(RowShape::kText)) {
     fail(ExitCode::kBadConfig,
-         "{}: some files have token ids and others texts: a dataset for an encoder has one of them, unless its "
+         "{}: some files have token ids and others texts: a dataset for an encoder has one of them, unless "
+         "its "
          "sources have weights",
          first);
   }

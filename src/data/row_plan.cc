@@ -243,8 +243,7 @@ void add_source(const DataSource& source, const RowOptions& options, RowPlan* pl
       }
     }
     if (kind == InputKind::kPretokenized && !options.source_target && !options.masking &&
-        has_tensor(path, "completion_mask") &&
-        !has_tensor(path, "labels"))
+        has_tensor(path, "completion_mask") && !has_tensor(path, "labels"))
       note_ignored_mask(path, options, plan);
     // Without rows, any shape will do.
     plan->files.push_back({path, file.stamp(), &source.format,
@@ -263,7 +262,8 @@ void add_source(const DataSource& source, const RowOptions& options, RowPlan* pl
 bool rows_have_labels(const RowPlan& plan, const RowOptions& options) {
   if (options.source_target) return true;
   if (plan.is_pretokenized && options.masking)
-    return std::ranges::any_of(plan.files, [](const SourceFile& file) { return has_tensor(file.path, "labels"); });
+    return std::ranges::any_of(plan.files,
+                               [](const SourceFile& file) { return has_tensor(file.path, "labels"); });
   if (plan.is_pretokenized) return any_has_labels(plan.paths());
   // Perhaps: a message may have the weight 0.
   return plan.has_shape(RowShape::kTokens) || plan.has_shape(RowShape::kSegments) ||
@@ -319,7 +319,8 @@ RowPlan plan_rows(std::span<const DataSource> sources, const RowOptions& options
     for (const SourceFile& file : plan.files) {
       if (file.shape == RowShape::kText || file.shape == RowShape::kTokens) continue;
       fail(ExitCode::kBadConfig,
-           "{}: the model is an encoder, which predicts masked tokens of texts or token ids, but the rows have "
+           "{}: the model is an encoder, which predicts masked tokens of texts or token ids, but the rows "
+           "have "
            "the shape {}",
            file.path.string(), row_shape_name(file.shape));
     }

@@ -124,8 +124,9 @@ void RowTokenizer::add(TextExample example, TokenizedRow* row) const {
 // Of an empty text nothing can be predicted.
 void RowTokenizer::add_masked(TextExample example, TokenizedRow* row) const {
   if (example.text.empty()) return;
-  row->num_cut_tokens = encode_cut(*tokenizer_, example.text, options_.add_special_tokens,
-                                   {options_.masking->max_length, "max_length", /*ends_texts=*/false}, &row->ids);
+  row->num_cut_tokens =
+      encode_cut(*tokenizer_, example.text, options_.add_special_tokens,
+                 {options_.masking->max_length, "max_length", /*ends_texts=*/false}, &row->ids);
   if (keeps_text_) row->text = std::move(example.text);
 }
 
@@ -318,8 +319,7 @@ void RowTokenizer::check_ids(const TokenizedRow& row, const Document& document) 
   const auto bad = std::find_if(row.labels.begin(), row.labels.end(), is_bad_label);
   if (bad != row.labels.end()) {
     fail(ExitCode::kBadData, "{}: field 'labels': value {}: expected an id from 0 to {} or -100, found {}",
-         document.where(), bad - row.labels.begin() - num_before,
-         vocab_size_ - 1, *bad);
+         document.where(), bad - row.labels.begin() - num_before, vocab_size_ - 1, *bad);
   }
 }
 

@@ -100,9 +100,8 @@ int64_t encode_cut(const Tokenizer& tokenizer, std::string_view text, bool add_s
   const int64_t excess = std::ssize(*ids) - max_length;
   if (excess <= 0) return 0;
   if (added.before + added.after > max_length) {
-    fail(ExitCode::kBadConfig,
-         "{}: a length of {} has no room for the {} special tokens of the tokenizer", limit.setting,
-         max_length, added.before + added.after);
+    fail(ExitCode::kBadConfig, "{}: a length of {} has no room for the {} special tokens of the tokenizer",
+         limit.setting, max_length, added.before + added.after);
   }
   const auto end = ids->end() - added.after;
   ids->erase(end - excess, end);

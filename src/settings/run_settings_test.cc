@@ -207,7 +207,7 @@ TEST_F(ArgumentsTest, WhatWouldChangeTheResultIsRefused) {
   EXPECT_THAT(refusal("ignore_data_skip", "true"), HasSubstr("rows after the checkpoint"));
   EXPECT_THAT(refusal("fp16", "true"), HasSubstr("bfloat16"));
   EXPECT_THAT(refusal("stage", "dpo"), HasSubstr("expected one of auto, pt, sft, mlm"));
-  EXPECT_THAT(refusal("rl", "grpo"), HasSubstr("expected one of auto, pt, sft, mlm"));
+  EXPECT_THAT(refusal("rl", "grpo"), HasSubstr("training is always on the next token"));
   give("fp16", "false");
   give("past_index", "-1");
 }

@@ -25,11 +25,13 @@ namespace tessera {
 inline constexpr int32_t kTestBos = 256;
 inline constexpr int32_t kTestEos = 257;
 inline constexpr int64_t kTestVocabSize = 258;
+inline constexpr int32_t kTestMask = 258;  // of a tokenizer with has_mask
 
 struct TestTokenizerOptions {
   bool has_eos = true;
   bool reversed = false;    // byte b has id 255 - b
   bool ends_texts = false;  // the post-processor appends </s>, as T5's does, and prepends nothing
+  bool has_mask = false;    // it prepends <s> and appends </s>, as XLM-RoBERTa's; <mask> is kTestMask
 };
 
 // A byte-level BPE without merges: byte b has id b. Its post-processor prepends <s>.
@@ -58,12 +60,16 @@ inline Tokenizer make_byte_tokenizer(const std::filesystem::path& folder,
   const json text_piece = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
   const json pair_piece = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
   const json eos_piece = {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}};
-  const json single = options.ends_texts ? json{text_piece, eos_piece} : json{bos_piece, text_piece};
+  const json single = options.has_mask     ? json{bos_piece, text_piece, eos_piece}
+                      : options.ends_texts ? json{text_piece, eos_piece}
+                                           : json{bos_piece, text_piece};
+  json added_tokens = {added(kTestBos, "<s>"), added(kTestEos, "</s>")};
+  if (options.has_mask) added_tokens.push_back(added(kTestMask, "<mask>"));
   const json tokenizer = {
       {"version", "1.0"},
       {"truncation", nullptr},
       {"padding", nullptr},
-      {"added_tokens", {added(kTestBos, "<s>"), added(kTestEos, "</s>")}},
+      {"added_tokens", added_tokens},
       {"normalizer", nullptr},
       {"pre_tokenizer", byte_level},
       {"post_processor",
@@ -90,6 +96,7 @@ inline Tokenizer make_byte_tokenizer(const std::filesystem::path& folder,
   write_text_file(folder / "tokenizer.json", tokenizer.dump());
   json config = {{"bos_token", "<s>"}};
   if (options.has_eos) config["eos_token"] = "</s>";
+  if (options.has_mask) config["mask_token"] = "<mask>";
   write_text_file(folder / "tokenizer_config.json", config.dump());
   return Tokenizer::open(folder);
 }

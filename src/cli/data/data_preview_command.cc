@@ -298,7 +298,8 @@ class DataPreviewCommand : public Command {
         sequence_end += row.sequence_lengths[++sequence];
         style->put(fmt::format("\n~~~~ document {} of this row\n", sequence + 1), false, out);
       }
-      std::string text = decoder ? decoder->push(row.ids[i]) : fmt::format("{}{}", i == 0 ? "" : " ", row.ids[i]);
+      std::string text =
+          decoder ? decoder->push(row.ids[i]) : fmt::format("{}{}", i == 0 ? "" : " ", row.ids[i]);
       if (decoder && i + 1 == row.ids.size()) text += decoder->finish();
       const int32_t label = row.labels[i];
       if (label != kIgnoredLabel)

@@ -109,7 +109,8 @@ class EvalCommand : public ModelCommand {
     std::optional<ChoiceSet> choices;
     if (loaded.config().encoder && !choices_files_.empty()) {
       fail(ExitCode::kBadConfig,
-           "choices: the model is an encoder, which predicts masked tokens and cannot score what follows a text");
+           "choices: the model is an encoder, which predicts masked tokens and cannot score what follows a "
+           "text");
     }
     if (!dataset_.empty()) {
       dataset = open_dataset(loaded.config(), pool, is_first);

@@ -34,8 +34,8 @@ class RowTensor {
   std::vector<int32_t> ids_;
 };
 
-// The range [begin, end) of the ones in a row of an attention mask. Error(kBadData): zeros are not only before
-// and after them.
+// The range [begin, end) of the ones in a row of an attention mask. Error(kBadData): zeros are not only
+// before and after them.
 std::pair<size_t, size_t> unpadded_range(const std::vector<int32_t>& mask, const RowTensor& tensor,
                                          int64_t row);
 

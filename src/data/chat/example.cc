@@ -231,7 +231,8 @@ class RowReader {
       const std::vector<int32_t> types = integers("token_type_ids");
       check_same_length("token_type_ids", types, num_ids);
       if (std::ranges::any_of(types, [](int32_t type) { return type != 0; }))
-        fail(ExitCode::kBadData, "{}: expected zeros: pairs of texts are not supported", where("token_type_ids"));
+        fail(ExitCode::kBadData, "{}: expected zeros: pairs of texts are not supported",
+             where("token_type_ids"));
     }
     if (find("attention_mask") != nullptr)
       drop_padding(mask("attention_mask", num_ids), {&example.input_ids, &example.labels});
@@ -399,7 +400,8 @@ RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std
     if (row.find(column_of("input_ids", format)) != nullptr) return RowShape::kTokens;
     if (row.find(column_of("text", format)) != nullptr) return RowShape::kText;
     fail(ExitCode::kBadData,
-         "{}: the model is an encoder, which predicts masked tokens: expected the column {}, or input_ids; found "
+         "{}: the model is an encoder, which predicts masked tokens: expected the column {}, or input_ids; "
+         "found "
          "{}: name the column of the text with --text_column",
          where, column_of("text", format), columns_text(row));
   }

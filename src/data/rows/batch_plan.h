@@ -163,6 +163,7 @@ class BatchPlan {
 // the rows are sources with targets, all sources come first, then all targets without their last token. An
 // encoder's rows have their targets in place; those without labels are masked as the step says, from 0, or
 // kNoStep (token_masks.h).
-void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, int64_t step, PackedBatch* batch);
+void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, int64_t step,
+                       PackedBatch* batch);
 
 }  // namespace tessera

@@ -44,12 +44,11 @@ void append_side(const Dataset& dataset, std::span<const int64_t> rows, bool is_
 }
 
 // Appends the rows of an encoder, whose targets are in place.
-void append_masked_rows(const Dataset& dataset, std::span<const int64_t> rows, int64_t step, Dataset::Row* row,
-                        PackedBatch* batch) {
+void append_masked_rows(const Dataset& dataset, std::span<const int64_t> rows, int64_t step,
+                        Dataset::Row* row, PackedBatch* batch) {
   for (const int64_t number : rows) {
     dataset.read_row(number, row);
-    batch->num_targets +=
-        resolve_masked_row(*dataset.masking(), step, number, &row->input_ids, &row->labels);
+    batch->num_targets += resolve_masked_row(*dataset.masking(), step, number, &row->input_ids, &row->labels);
     batch->input_ids.insert(batch->input_ids.end(), row->input_ids.begin(), row->input_ids.end());
     batch->targets.insert(batch->targets.end(), row->labels.begin(), row->labels.end());
     // One sequence, but for packed texts, which have no token more.

@@ -2,8 +2,8 @@
 // Transformers. A token that is not special becomes a target with mlm_probability; of the targets,
 // mask_replace_prob become the mask token, random_replace_prob any token of the vocabulary, the others stay.
 //
-// As with the collator a row is masked anew each time it comes; but the numbers follow from seed, step, row and
-// place alone, so that ranks, micro-batches and threads do not matter, and a resumed run draws the same.
+// As with the collator a row is masked anew each time it comes; but the numbers follow from seed, step, row
+// and place alone, so that ranks, micro-batches and threads do not matter, and a resumed run draws the same.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,12 @@ namespace tessera {
 // In place of a step, for evaluations, which can then be compared: a row's masks are always the same.
 inline constexpr int64_t kNoStep = -1;
 
-// Masks `ids`, the tokens of a row, and writes what they were where they are targets, kIgnoredLabel elsewhere.
-// Returns the number of targets.
+// Masks `ids`, the tokens of a row, and writes what they were where they are targets, kIgnoredLabel
+// elsewhere. Returns the number of targets.
 int64_t mask_tokens(const MaskingRule& rule, int64_t step, int64_t row, std::span<int32_t> ids,
                     std::vector<int32_t>* targets);
 // The number of targets that mask_tokens() finds.
-int64_t count_masked_tokens(const MaskingRule& rule, int64_t step, int64_t row,
-                            std::span<const int32_t> ids);
+int64_t count_masked_tokens(const MaskingRule& rule, int64_t step, int64_t row, std::span<const int32_t> ids);
 
 // Turns a row as it is kept (data/masked_rows.h) into what the model reads, and the target of every token.
 // Returns the number of targets.

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "formats/huggingface/model_families.h"
 #include "model/encoder/encoder_model.h"
 #include "model/encoder_decoder/encoder_decoder_generator.h"
 #include "model/encoder_decoder/encoder_decoder_model.h"
@@ -42,6 +43,13 @@ const Implementation& implementation_of(const ModelConfig& config) {
   return *found;
 }
 
+void check_generates(const ModelConfig& config) {
+  if (!config.encoder) return;
+  fail(ExitCode::kBadConfig,
+       "{}: an encoder predicts masked tokens from both sides and writes no text: tessera eval takes it",
+       family_info(config.family).architecture);
+}
+
 }  // namespace
 
 std::unique_ptr<TrainableModel> make_model(const ModelConfig& config, DType dtype, Ops& ops) {
@@ -53,11 +61,13 @@ ParameterLayout parameter_layout(const ModelConfig& config) {
 }
 
 std::unique_ptr<TokenGenerator> make_generator(TrainableModel& model, int64_t capacity) {
+  check_generates(model.config());
   if (model.config().encoder_decoder) return std::make_unique<EncoderDecoderGenerator>(model, capacity);
   return std::make_unique<LlamaGenerator>(model, capacity);
 }
 
 int64_t generator_bytes(const TrainableModel& model, int64_t capacity) {
+  check_generates(model.config());
   return model.config().encoder_decoder ? EncoderDecoderGenerator::memory_bytes(model, capacity)
                                         : LlamaGenerator::memory_bytes(model, capacity);
 }

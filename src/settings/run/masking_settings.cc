@@ -38,21 +38,23 @@ void refuse_on_encoder(const DataArguments& data, const DatasetOptions& options)
                       "dataset_formats", "the formats of conversations and prompts are for decoders");
     for (const auto& [field, column] : format.columns) {
       constexpr std::array kFields = {"text", "input_ids", "labels", "attention_mask"};
-      refuse_setting_if(std::ranges::find(kFields, field) == kFields.end(), "column_mapping",
-                        field + " is for decoders: an encoder has text, or input_ids, labels, attention_mask");
+      refuse_setting_if(
+          std::ranges::find(kFields, field) == kFields.end(), "column_mapping",
+          field + " is for decoders: an encoder has text, or input_ids, labels, attention_mask");
     }
   }
 }
 
 }  // namespace
 
-void fit_rows_to_encoder(const DataArguments& data, const ModelConfig& config, std::optional<int64_t> max_length,
-                         DatasetOptions* options) {
+void fit_rows_to_encoder(const DataArguments& data, const ModelConfig& config,
+                         std::optional<int64_t> max_length, DatasetOptions* options) {
   refuse_on_encoder(data, *options);
   const int64_t num_positions = config.max_position_embeddings;
   if (config.encoder->has_positions && max_length.value_or(0) > num_positions) {
     fail(ExitCode::kBadConfig,
-         "max_length {}: the model has a table of {} positions (max_position_embeddings), and no more tokens in a "
+         "max_length {}: the model has a table of {} positions (max_position_embeddings), and no more tokens "
+         "in a "
          "row",
          *max_length == kMaxRowLength ? "none" : std::to_string(*max_length), num_positions);
   }
@@ -63,7 +65,8 @@ void fit_rows_to_encoder(const DataArguments& data, const ModelConfig& config, s
   rule.random_replace_prob = given.random_replace_prob.value_or(rule.random_replace_prob);
   if (rule.mask_replace_prob + rule.random_replace_prob > 1 + 1e-9) {
     fail(ExitCode::kBadConfig,
-         "mask_replace_prob {} and random_replace_prob {} are shares of the same tokens: expected a sum of at most "
+         "mask_replace_prob {} and random_replace_prob {} are shares of the same tokens: expected a sum of "
+         "at most "
          "1",
          rule.mask_replace_prob, rule.random_replace_prob);
   }
@@ -72,8 +75,9 @@ void fit_rows_to_encoder(const DataArguments& data, const ModelConfig& config, s
 
 void refuse_masking(const DataArguments& data, bool has_model) {
   const std::string why =
-      has_model ? "masked tokens are predicted by encoders (BERT, XLM-RoBERTa, ModernBERT), and this model is none"
-                : "it is for encoders: give the model's folder with --model";
+      has_model
+          ? "masked tokens are predicted by encoders (BERT, XLM-RoBERTa, ModernBERT), and this model is none"
+          : "it is for encoders: give the model's folder with --model";
   refuse_setting_if(data.stage == TrainingStage::kMlm, "stage mlm", why);
   refuse_setting_if(data.masking.mlm_probability.has_value(), "mlm_probability", why);
   refuse_setting_if(data.masking.mask_replace_prob.has_value(), "mask_replace_prob", why);

@@ -23,9 +23,9 @@ void refuse_sources(const DataArguments& data, const std::optional<ModelConfig>&
                     const DatasetOptions& options) {
   const SourceTargetArguments& given = data.source_target;
   const std::string why =
-      config && config->encoder
-          ? "the model is an encoder alone, without a decoder that writes a target: it predicts masked tokens of "
-            "texts"
+      config && config->encoder ? "the model is an encoder alone, without a decoder that writes a target: it "
+                                  "predicts masked tokens of "
+                                  "texts"
       : config
           ? "the model has no encoder that reads a source: it takes rows with a prompt and its completion "
             "(--column_mapping prompt=COLUMN completion=COLUMN)"

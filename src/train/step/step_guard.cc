@@ -144,7 +144,9 @@ class NotFiniteGuard : public StepGuard {
     const bool own_loss_is_finite = std::isfinite(step.parts[static_cast<size_t>(world.rank)].loss_sum);
     const PatientScope patience(comm_);
     return find_not_finite(
-        model_, dataset_, {step.metrics->step - 1, own_rows, own_loss_is_finite, parameters_.not_finite_gradient()}, comm_, context_);
+        model_, dataset_,
+        {step.metrics->step - 1, own_rows, own_loss_is_finite, parameters_.not_finite_gradient()}, comm_,
+        context_);
   }
 
   bool skips_;
