@@ -133,7 +133,7 @@ class TrainingArguments:
     ddp_static_graph: bool | None = None
     ddp_backend: str | None = None
     ddp_timeout: int = 1800
-    fsdp: str | None = None
+    fsdp: bool | str | list[str] | None = None
     fsdp_config: dict[str, Any] | str | None = None
     deepspeed: dict[str, Any] | str | None = None
     debug: str | list[str] = ""
@@ -152,7 +152,8 @@ class TrainingArguments:
         if self.output_dir is None:
             self.output_dir = "trainer_output"
         self.report_to = _sinks(self.report_to)
-        for line in check_settings(self.to_settings()):
+        num_ranks = self.nproc_per_node if isinstance(self.nproc_per_node, int) else self.world_size
+        for line in check_settings(self.to_settings(), max(1, num_ranks)):
             warnings.warn(line, UserWarning, stacklevel=3)
 
     def to_settings(self) -> dict[str, Any]:

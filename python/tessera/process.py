@@ -135,12 +135,12 @@ def evaluates(settings: Mapping[str, Any]) -> bool:
     return settings.get("eval_strategy", "no") != "no" or bool(settings.get("eval_on_start"))
 
 
-def check_settings(settings: Mapping[str, Any]) -> list[str]:
-    """The warnings of ``tessera train`` about these settings; raises TesseraError if it refuses them."""
+def check_settings(settings: Mapping[str, Any], num_ranks: int = 1) -> list[str]:
+    """The warnings of ``tessera train`` about these settings on as many ranks; raises TesseraError if it refuses them."""
     with tempfile.TemporaryDirectory(prefix="tessera-") as folder:
         path = Path(folder) / "settings.json"
         write_settings(path, {**({"eval_dataset": "given to the trainer"} if evaluates(settings) else {}), **settings})
-        result = _command(["config", "show", str(path)])
+        result = _command(["config", "show", str(path), "--world_size", str(num_ranks)])
     said = re.sub(re.escape(str(path)) + r"(:\d+)?: ", "", result.stderr)
     if result.returncode != 0:
         raise plain_error(said, _exit_code(result.returncode))

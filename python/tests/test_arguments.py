@@ -51,6 +51,23 @@ def test_field_is_taken_without_effect_or_refused(name: str) -> None:
     assert all("--" not in str(warning.message) for warning in caught)
 
 
+def test_fsdp_is_taken_in_every_form(recwarn: pytest.WarningsRecorder) -> None:
+    config = {"reshard_after_forward": True, "min_num_params": 0, "xla": False, "cpu_ram_efficient_loading": True}
+    for fsdp in (True, "full_shard auto_wrap", ["full_shard", "auto_wrap"]):
+        args = TrainingArguments("out", fsdp=fsdp, fsdp_config=dict(config), nproc_per_node=2)
+        assert args.to_settings()["fsdp"] == fsdp
+    assert [str(warning.message) for warning in recwarn] == []
+    with pytest.raises(TesseraError, match=r"fsdp_config: unknown key 'wrap'"):
+        TrainingArguments("out", fsdp=True, fsdp_config={"wrap": 1})
+    with pytest.raises(TesseraError, match=r"fsdp shard_grad_op means zero_stage 2, which contradicts zero_stage 3"):
+        TrainingArguments("out", fsdp="shard_grad_op", settings={"zero_stage": 3})
+
+
+def test_effects_are_those_on_the_ranks_of_the_run() -> None:
+    with pytest.warns(UserWarning, match="fsdp full_shard has no effect on one rank"):
+        TrainingArguments("out", fsdp="full_shard")
+
+
 def test_sft_config_says_where_it_differs_from_trainer() -> None:
     settings = SFTConfig().to_settings()
     assert settings["learning_rate"] == 2e-5

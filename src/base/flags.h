@@ -40,7 +40,8 @@ struct Flag {
   bool positional = false;
   // A lone argument with one of these endings is this flag's value: tessera train run.yaml.
   std::vector<std::string> lone_endings;
-  bool listed = true;  // in help and in docs/flags.md
+  std::string value_if_alone;  // of a flag that stands without a value: tessera train --fsdp
+  bool listed = true;          // in help and in docs/flags.md
   // Parses and stores the values; one value except for kStringList. Throws Error(kUsage) naming the flag,
   // what was expected and what was found. Flags with no bound variable need none: the status decides.
   std::function<void(const std::vector<std::string>&)> set;

@@ -148,6 +148,8 @@ class Parser {
   }
 
   std::string following_value(const std::string& name, const Flag& flag) {
+    const bool is_alone = next_ == arguments_.size() || is_flag_like(arguments_[next_]);
+    if (is_alone && !flag.value_if_alone.empty()) return flag.value_if_alone;
     if (next_ == arguments_.size())
       fail(ExitCode::kUsage, "--{}: expected {}, found nothing", name, flag.value_name);
     const std::string& value = arguments_[next_];

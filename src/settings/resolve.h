@@ -30,6 +30,8 @@ void resolve_schedule(RunSpec* spec);
 void check_lora(const FlagTable& table, const RunSpec& spec);
 void check_base_quantization(const FlagTable& table, const BaseSpec& base, FinetuningType finetuning);
 
+// zero_stage for messages, with what decided it if that is not the flag: "2 (--fsdp shard_grad_op)".
+std::string stage_text(const RunSpec& spec);
 void check_context_ranks(int64_t context_parallel_size, int64_t world_size);
 void check_context(const RunSpec& spec);
 void resolve_ranks(const FlagTable& table, int64_t world_size, RunSpec* spec);

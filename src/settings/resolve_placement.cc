@@ -56,7 +56,7 @@ void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, R
     fail(ExitCode::kBadConfig,
          "optimizer_in_backward on several ranks needs zero_stage 2 or 3, which divide gradients among them, "
          "found {}",
-         *spec->sharding.stage);
+         stage_text(*spec));
   }
   if (world_size > 1 && spec->clipping.mode == ClipMode::kLayer) {
     fail(ExitCode::kBadConfig,

@@ -27,6 +27,13 @@ std::string obstacle(const RunSpec& spec) {
 
 }  // namespace
 
+std::string stage_text(const RunSpec& spec) {
+  const int64_t stage = spec.sharding.stage.value();
+  const auto source = spec.sources.given.find("zero_stage");
+  const bool is_fsdps = source != spec.sources.given.end() && source->second.origin == SettingOrigin::kFsdp;
+  return is_fsdps ? fmt::format("{} ({})", stage, source->second.where) : std::to_string(stage);
+}
+
 // Settings for sharing work among ranks. None has an effect on a single rank.
 void resolve_ranks(const FlagTable& table, int64_t world_size, RunSpec* spec) {
   constexpr int64_t kDefaultStage = 2;
@@ -34,12 +41,13 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, RunSpec* spec) {
   if (spec->sharding.gather_schedule == GatherChoice::kPerLayer && *spec->sharding.stage != 3) {
     fail(ExitCode::kBadConfig,
          "gather_schedule per_layer needs zero_stage 3, found {}: below it every node keeps all weights",
-         *spec->sharding.stage);
+         stage_text(*spec));
   }
   if (spec->sharding.load_once == LoadOnce::kPerCluster && *spec->sharding.stage == 0 && world_size > 1) {
     fail(ExitCode::kBadConfig,
-         "load_weights_once per_cluster needs zero_stage 1 or more, found 0: every node then keeps the "
-         "optimizer state of all weights and has to read them");
+         "load_weights_once per_cluster needs zero_stage 1 or more, found {}: every node then keeps the "
+         "optimizer state of all weights and has to read them",
+         stage_text(*spec));
   }
   const bool is_bf16 = spec->precision.dtype == DType::kBF16;
   if (spec->sharding.quantized_weights && !is_bf16) {
@@ -48,8 +56,9 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, RunSpec* spec) {
   }
   if (spec->sharding.quantized_weights && *spec->sharding.stage == 0 && world_size > 1) {
     fail(ExitCode::kBadConfig,
-         "zero_quantized_weights needs zero_stage 1 or more, found 0: every node then updates all weights "
-         "itself");
+         "zero_quantized_weights needs zero_stage 1 or more, found {}: every node then updates all weights "
+         "itself",
+         stage_text(*spec));
   }
   if (spec->sharding.grad_accum_dtype == DType::kBF16) {
     if (!is_bf16) {
@@ -75,8 +84,10 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, RunSpec* spec) {
     const bool is_as_without =
         (name == std::string_view("zero_stage") && *spec->sharding.stage == 0) ||
         (name == std::string_view("ddp_timeout") && spec->network.timeout_s == kTrainersTimeout);
-    if (table.is_set(name) && !is_as_without) log_warning("{} has no effect on one rank", name);
+    if (table.is_set(name) && !is_as_without && !spec->sources.fsdp.sets.contains(name))
+      log_warning("{} has no effect on one rank", name);
   }
+  if (spec->sources.fsdp.is_on) log_warning("{} has no effect on one rank", spec->sources.fsdp.source);
 }
 
 void check_context_ranks(int64_t size, int64_t world_size) {

@@ -74,6 +74,8 @@ const char* origin_name(SettingOrigin origin) {
       return "environment";
     case SettingOrigin::kDeepSpeed:
       return "deepspeed";
+    case SettingOrigin::kFsdp:
+      return "fsdp";
     case SettingOrigin::kCheckpoint:
       return "checkpoint";
     case SettingOrigin::kDerived:

@@ -14,6 +14,7 @@
 #include "settings/config_file.h"
 #include "settings/deepspeed/deepspeed_settings.h"
 #include "settings/derived.h"
+#include "settings/fsdp/fsdp_settings.h"
 #include "settings/resolve.h"
 #include "settings/resolved_settings.h"
 
@@ -54,10 +55,11 @@ void note_sources(const FlagTable& table, SettingSources* sources) {
   for (const Flag& flag : table.flags()) {
     if (!table.is_set(flag.name)) continue;
     const std::string where = table.origin(flag.name);
-    sources->given.try_emplace(flag.name,
-                               where == kCommandLineOrigin ? SettingSource{SettingOrigin::kFlag, ""}
-                               : where == kResumeVariable  ? SettingSource{SettingOrigin::kEnvironment, where}
-                                                           : SettingSource{SettingOrigin::kFile, where});
+    sources->given.try_emplace(
+        flag.name, where == kCommandLineOrigin ? SettingSource{SettingOrigin::kFlag, ""}
+                   : where == kResumeVariable  ? SettingSource{SettingOrigin::kEnvironment, where}
+                   : sources->fsdp.sets.contains(flag.name) ? SettingSource{SettingOrigin::kFsdp, where}
+                                                            : SettingSource{SettingOrigin::kFile, where});
   }
   if (const auto off = sources->given.find("disable_gradient_checkpointing"); off != sources->given.end())
     sources->given.try_emplace("gradient_checkpointing", off->second);
@@ -96,6 +98,7 @@ std::string resume_text(const ResumeSpec& resume) {
 void read_setting_files(FlagTable* table, RunSpec* spec) {
   if (!spec->sources.config.empty()) apply_config_file(spec->sources.config, table);
   apply_script_arguments(table, spec);
+  apply_fsdp(table, spec);
 }
 
 void read_environment(const Environment& environment, FlagTable* table, RunSpec* spec) {

@@ -22,6 +22,7 @@
 #include "optim/schedule.h"
 #include "settings/choices.h"
 #include "settings/foreign/script_settings.h"
+#include "settings/fsdp/fsdp_words.h"
 #include "settings/run/data_settings.h"
 #include "shard/layout/outer_settings.h"
 #include "tensor/device_kind.h"
@@ -288,6 +289,7 @@ enum class SettingOrigin {
   kFile,         // a configuration file
   kEnvironment,  // TESSERA_RESUME
   kDeepSpeed,
+  kFsdp,
   kCheckpoint,  // of the run that is resumed
   kDerived,     // from other settings or the number of ranks
 };
@@ -295,7 +297,8 @@ enum class SettingOrigin {
 // Where a setting was given.
 struct SettingSource {
   SettingOrigin origin = SettingOrigin::kFlag;
-  std::string where;  // "run.yaml:7", "ds.json: zero_optimization.stage"; "" on the command line
+  // "run.yaml:7", "ds.json: zero_optimization.stage", "--fsdp full_shard"; "" on the command line
+  std::string where;
 };
 
 // The files from which settings were read, and what came from them.
@@ -303,7 +306,8 @@ struct SettingSources {
   std::string deepspeed;  // a DeepSpeed configuration; read by read_run_spec()
   std::string ds_compat = "0.19";
   std::string config;      // a configuration file; read by read_setting_files()
-  ScriptArguments script;  // translated by read_setting_files()
+  ScriptArguments script;  // translated by read_setting_files(), as is the next
+  FsdpArguments fsdp;
   // Settings that are given as JSON, by their names: training_args.json has their text as it was given.
   std::map<std::string, std::string> json_texts;
   // Once resolved: the settings that the command line, the environment or a file gives, by their names.

@@ -11,6 +11,7 @@
 #include "settings/deepspeed/deepspeed_settings.h"
 #include "settings/fields/fields.h"
 #include "settings/foreign/script_settings.h"
+#include "settings/fsdp/fsdp_settings.h"
 #include "settings/run/evaluation_sets.h"
 #include "settings/run/report_settings.h"
 #include "settings/run_settings.h"
@@ -206,6 +207,7 @@ void declare_ranks(FlagTable* table, RunSpec* spec) {
   table->begin_section("Several ranks");
   ShardingSpec& sharding = spec->sharding;
   add_field(table, "zero_stage", &sharding.stage);
+  declare_fsdp_flags(table, spec);
   add_field(table, "gather_schedule", &sharding.gather_schedule);
   add_field(table, "grad_accum_dtype", &sharding.grad_accum_dtype, kAccumulationDTypeWords);
   add_field(table, "zero_quantized_weights", &sharding.quantized_weights);

@@ -7,6 +7,7 @@
 #include "cli/terminal/train_report.h"
 #include "cli/threads.h"
 #include "settings/derived.h"
+#include "settings/fsdp/fsdp_settings.h"
 #include "tokenizer/tokenizer.h"
 #include "train/setup/job_size.h"
 
@@ -31,6 +32,7 @@ ModelConfig shape_of(const PlanRequest& request, const FlagTable& table) {
 
 ModelConfig PlanRequest::model_config(const FlagTable& table) const {
   ModelConfig config = shape_of(*this, table);
+  check_wrapped_classes(given.sources.fsdp, config);
   config.lora = lora_config_of(given.lora, given.model, config);
   config.base_quantization = base_quantization_of(given.base);
   return config;

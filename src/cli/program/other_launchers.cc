@@ -1,6 +1,7 @@
 #include "cli/program/other_launchers.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 
@@ -18,6 +19,7 @@ enum class Becomes {
   kNumThreads,  // OMP_NUM_THREADS
   kNothing,     // has a value and no counterpart
   kNoSwitch,    // has neither
+  kFsdp,        // `--fsdp true` of `tessera train`; a switch
   kHosts,       // where the launcher starts nodes itself
 };
 
@@ -57,6 +59,7 @@ constexpr LauncherFlag kAccelerateFlags[] = {
     {"cpu", Becomes::kNoSwitch, ""},
     {"multi_gpu", Becomes::kNoSwitch, ""},
     {"use_deepspeed", Becomes::kNoSwitch, ""},
+    {"use_fsdp", Becomes::kFsdp, ""},
     {"same_network", Becomes::kNoSwitch, ""},
     {"ipex", Becomes::kNoSwitch, ""},
     {"enable_cpu_affinity", Becomes::kNoSwitch, ""},
@@ -135,6 +138,8 @@ struct Translation {
   std::string num_threads;
   int64_t num_ranks = 0, num_nodes = 1;
   bool starts_nodes = false;
+  bool uses_fsdp = false;
+  nlohmann::ordered_json fsdp_config = nlohmann::ordered_json::object();
   std::vector<std::string> unknown;
 };
 
@@ -163,6 +168,9 @@ void take(const LauncherFlag& flag, const std::string& value, Translation* out) 
     case Becomes::kHosts:
       out->starts_nodes = true;
       break;
+    case Becomes::kFsdp:
+      out->uses_fsdp = true;
+      break;
     case Becomes::kNothing:
     case Becomes::kNoSwitch:
       break;
@@ -180,11 +188,14 @@ Translation translate(const Launcher& launcher, const std::vector<std::string>& 
     const auto flag = std::ranges::find(launcher.flags, name, &LauncherFlag::name);
     const bool is_known = flag != launcher.flags.end();
     std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
-    const bool takes_next =
-        equals == std::string::npos && *next + 1 < words.size() && !is_flag(words[*next + 1]) &&
-        (is_known ? flag->becomes != Becomes::kNoSwitch : !words[*next + 1].ends_with(".py"));
+    const bool takes_next = equals == std::string::npos && *next + 1 < words.size() &&
+                            !is_flag(words[*next + 1]) &&
+                            (is_known ? flag->becomes != Becomes::kNoSwitch && flag->becomes != Becomes::kFsdp
+                                      : !words[*next + 1].ends_with(".py"));
     if (takes_next) value = words[++*next];
-    if (!is_known) {
+    if (name.starts_with("fsdp_") && launcher.name == "accelerate") {
+      out.fsdp_config[name.substr(5)] = value;
+    } else if (!is_known) {
       out.unknown.push_back(printable(word.substr(0, equals)));
     } else {
       take(*flag, value, &out);
@@ -224,6 +235,8 @@ std::string hint_for_launcher(const std::vector<std::string>& words) {
   }
   add({"train"});
   add(out.train);
+  if (out.uses_fsdp) add({"--fsdp", "true"});
+  if (out.uses_fsdp && !out.fsdp_config.empty()) add({"--fsdp_config", out.fsdp_config.dump()});
   if (next < words.size()) ++next;  // the script
   add({words.begin() + static_cast<std::ptrdiff_t>(std::min(next, words.size())), words.end()});
   std::string hint = fmt::format("; the same here: {}", printable(line, 2000));

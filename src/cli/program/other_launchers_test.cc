@@ -28,6 +28,14 @@ TEST(HintForLauncher, HasTheLineThatDoesTheSame) {
             "; the same here: tessera launch --nproc_per_node 4 train --deepspeed ds.json");
 }
 
+TEST(HintForLauncher, FlagsOfFsdpBecomeItsConfiguration) {
+  EXPECT_EQ(hint("accelerate launch --use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward=false sft.py"),
+            "; the same here: tessera train --fsdp true --fsdp_config "
+            "'{\"version\":\"2\",\"reshard_after_forward\":\"false\"}'");
+  EXPECT_EQ(hint("accelerate launch --fsdp_version 1 sft.py"), "; the same here: tessera train")
+      << "accelerate reads it with --use_fsdp alone";
+}
+
 TEST(HintForLauncher, LeavesOutHowTheScriptIsStarted) {
   EXPECT_EQ(hint("accelerate launch -m trl.scripts.sft --dataset_name d"),
             "; the same here: tessera train --dataset_name d");
@@ -36,9 +44,8 @@ TEST(HintForLauncher, LeavesOutHowTheScriptIsStarted) {
 }
 
 TEST(HintForLauncher, NamesWhatItDoesNotKnow) {
-  EXPECT_EQ(
-      hint("accelerate launch --fsdp_version 2 --num_processes 2 sft.py --bf16"),
-      "; the same here: tessera launch --nproc_per_node 2 train --bf16; not translated: --fsdp_version");
+  EXPECT_EQ(hint("accelerate launch --fp8_format E4M3 --num_processes 2 sft.py --bf16"),
+            "; the same here: tessera launch --nproc_per_node 2 train --bf16; not translated: --fp8_format");
 }
 
 TEST(HintForLauncher, IsNoneForOtherCommands) {

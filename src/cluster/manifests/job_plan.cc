@@ -10,6 +10,7 @@
 #include "devices/planned_card.h"
 #include "devices/planned_cpu.h"
 #include "settings/derived.h"
+#include "settings/fsdp/fsdp_settings.h"
 
 namespace tessera {
 namespace {
@@ -165,6 +166,7 @@ JobPlan plan_job(const JobPlanRequest& request) {
   spec.batch.rows_per_device = 1;
   spec.batch.accumulation_steps = step_rows;
   ModelConfig config = *request.config;
+  check_wrapped_classes(spec.sources.fsdp, config);
   config.lora = lora_config_of(spec.lora, spec.model, config);
   config.base_quantization = base_quantization_of(spec.base);
 

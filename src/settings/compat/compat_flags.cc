@@ -4,7 +4,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -28,9 +27,8 @@ constexpr int64_t kMaxObjectBytes = 1 << 20;
 
 FlagType flag_type(const CompatName& name) {
   static constexpr std::pair<std::string_view, FlagType> kTypes[] = {
-      {"bool", FlagType::kBool},       {"integer", FlagType::kInt},     {"number", FlagType::kFloat},
-      {"text", FlagType::kString},     {"list", FlagType::kStringList}, {"object", FlagType::kString},
-      {"words", FlagType::kStringList}};
+      {"bool", FlagType::kBool},   {"integer", FlagType::kInt},     {"number", FlagType::kFloat},
+      {"text", FlagType::kString}, {"list", FlagType::kStringList}, {"object", FlagType::kString}};
   const auto found = std::ranges::find(kTypes, name.type, &std::pair<std::string_view, FlagType>::first);
   TESSERA_CHECK(found != std::end(kTypes), "{}: no type '{}'", name.name, name.type);
   return found->second;
@@ -45,29 +43,15 @@ std::string joined(const std::vector<std::string>& values) {
   return fmt::format("{}", fmt::join(values, " "));
 }
 
-// The object that a value gives as JSON or as the name of a JSON file; nullopt for none.
-std::optional<Json> object_of(const std::string& flag, const std::string& text) {
-  if (is_nothing(text)) return std::nullopt;
-  const bool is_json = text.find_first_not_of(" \t\r\n") == text.find('{');
-  try {
-    return parse_json(is_json ? text : read_text_file(text, kMaxObjectBytes), is_json ? "--" + flag : text);
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kBadData) throw;
-    fail(ExitCode::kUsage, "{}", error.what());
-  }
-}
-
 // Judges an object key by key.
 void judge_object(const CompatTable& table, const CompatName& whole, const std::string& text) {
   const std::string flag(whole.name);
-  const std::optional<Json> object = object_of(flag, text);
+  const std::optional<Json> object = object_of_flag(flag, text);
   if (!object) return;
   if (!object->is_object())
     fail(ExitCode::kUsage, "--{}: expected a JSON object, found {}", flag, found_text(*object));
   for (const auto& [name, value] : object->items()) {
-    std::string_view bare = name;
-    if (flag == "fsdp_config" && bare.starts_with("fsdp_")) bare.remove_prefix(5);  // accelerate's spelling
-    const CompatName* key = table.find(fmt::format("{}.{}", flag, bare));
+    const CompatName* key = table.find(fmt::format("{}.{}", flag, name));
     if (key == nullptr)
       fail(ExitCode::kUsage, "--{}: unknown key '{}': {}", flag, printable(name), whole.detail);
     const std::string word = value.is_string() ? value.get<std::string>() : value.dump();
@@ -78,30 +62,6 @@ void judge_object(const CompatTable& table, const CompatName& whole, const std::
     }
     log_warning("{}: {} {} has no effect: {}", flag, name, printable(word, 80), key->detail);
   }
-}
-
-// Refuses words, with what to use instead of each.
-void judge_words(const CompatTable& table, const CompatName& whole, const std::string& text) {
-  std::istringstream words(text);
-  std::string instead;
-  for (std::string word; words >> word;) {
-    if (is_nothing(word) || whole.accepts(word)) continue;
-    const std::string prefix = fmt::format("{}.", whole.name);
-    const CompatName* known = table.find(prefix + lower_case(word));
-    if (known == nullptr) {
-      std::vector<std::string_view> names;
-      for (const CompatName& each : table.names) {
-        if (each.name.starts_with(prefix)) names.push_back(each.name.substr(prefix.size()));
-      }
-      fail(ExitCode::kUsage, "--{}: expected some of {}, found '{}'", whole.name, fmt::join(names, ", "),
-           printable(word));
-    }
-    instead += fmt::format("{}{} is {}", instead.empty() ? "" : "; ", known->name.substr(prefix.size()),
-                           known->detail);
-  }
-  if (instead.empty()) return;
-  fail(ExitCode::kUsage, "--{} {} is not supported: {}; {}", whole.name, printable(text), whole.detail,
-       instead);
 }
 
 // The value of another flag that follows from a flag's value; `only_default`: only if that flag still has its
@@ -161,10 +121,9 @@ void declare_name(FlagTable* flags, const CompatTable& table, const CompatName& 
   Flag& flag = flags->add_unsupported(std::string(name.name), flag_type(name), std::string(name.accepted),
                                       status, std::string(name.detail));
   flag.listed = false;
-  const auto judge = name.type == "object" ? &judge_object : name.type == "words" ? &judge_words : nullptr;
-  if (judge == nullptr) return;
-  flag.set = [judge, &table, &name](const std::vector<std::string>& values) {
-    judge(table, name, joined(values));
+  if (name.type != "object") return;
+  flag.set = [&table, &name](const std::vector<std::string>& values) {
+    judge_object(table, name, joined(values));
   };
 }
 
@@ -179,6 +138,17 @@ std::vector<ForeignNames> read_hints(std::string_view file) {
 }
 
 }  // namespace
+
+std::optional<Json> object_of_flag(const std::string& flag, const std::string& text) {
+  if (is_nothing(text)) return std::nullopt;
+  const bool is_json = text.find_first_not_of(" \t\r\n") == text.find_first_of("{[");
+  try {
+    return parse_json(is_json ? text : read_text_file(text, kMaxObjectBytes), is_json ? "--" + flag : text);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kBadData) throw;
+    fail(ExitCode::kUsage, "{}", error.what());
+  }
+}
 
 void declare_compat_flags(FlagTable* flags) {
   const auto tables = compat_tables().first(compat_tables().size() - 1);  // the last has keys of files

@@ -1,10 +1,13 @@
 // The names of other programs as flags and settings of `tessera train`, from the tables.
 #pragma once
 
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/flags.h"
+#include "formats/json.h"
 
 namespace tessera {
 
@@ -13,6 +16,10 @@ namespace tessera {
 void declare_compat_flags(FlagTable* table);
 // Adds the flag of this name.
 void declare_compat_flag(FlagTable* table, std::string_view name);
+
+// Returns the object that a flag gives as JSON or as the name of a JSON file; nullopt for none or "".
+// kNoInput if there is no such file, kUsage for text that is not JSON.
+std::optional<Json> object_of_flag(const std::string& flag, const std::string& text);
 
 // For suggestions only: none of these names is accepted. `file`: hints for settings, deepspeed_hints for
 // keys, others for commands.

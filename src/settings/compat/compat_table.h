@@ -2,9 +2,10 @@
 // line, compiled into the program. A line has five columns, separated by tabs, "-" where one is empty:
 //
 //   NAME      the other program's name. OBJECT.KEY is a key of an object; a trailing * stands for any ending.
-//   TYPE      bool, integer, number, text, list: also a flag of `tessera train`. object, words: a flag that
-//             the lines OBJECT.KEY judge part by part. "-": known in that program's files alone. DeepSpeed's
-//             keys have types of their own (deepspeed/deepspeed_keys.h).
+//   TYPE      bool, integer, number, text, list: also a flag of `tessera train`. object: a flag that the
+//   lines
+//             OBJECT.KEY judge key by key. "-": known in that program's files alone, or a part of a flag.
+//             DeepSpeed's keys have types of their own (deepspeed/deepspeed_keys.h).
 //   ACCEPTED  values that are accepted silently, separated by |
 //   BECOMES   same as, sets, read, no effect, refused, or silent: without effect, and its object says so
 //   DETAIL    by BECOMES: our name; "NAME THEIRS=OURS ..., NAME ..."; what code makes of it; why; why; "-"

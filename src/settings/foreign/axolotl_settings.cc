@@ -33,6 +33,7 @@ class AxolotlSettings {
     translate_datasets();
     translate_rows();
     translate_precision();
+    translate_fsdp();
     translate_schedule();
     translate_evaluation();
     translate_checkpoints();
@@ -293,6 +294,30 @@ class AxolotlSettings {
       settings_.note_no_effect("gradient_checkpointing " + *checkpointing,
                                "it means true: gradient_checkpointing_mode offload keeps inputs on disk");
     }
+  }
+
+  // The configuration alone switches FSDP on.
+  void translate_fsdp() {
+    std::optional<ConfigSetting> config = take("fsdp_config");
+    const int64_t line = line_;
+    const std::optional<std::string> version = take_word("fsdp_version");
+    json object = config ? structure_of(config->value) : json::object();
+    const bool is_set = settings_.is_set("fsdp") || (config && object != "" && object != json::object());
+    if (!is_set) {
+      if (version) settings_.note_no_effect("fsdp_version", "there is neither fsdp nor fsdp_config");
+      return;
+    }
+    if (!object.is_object())
+      settings_.fail_in(line, "fsdp_config: expected an object, found {}", found_text(object));
+    for (const char* key : {"version", "fsdp_version"}) {
+      if (!version || !object.contains(key)) continue;
+      if (word_of_value(object[key]) != *version)
+        settings_.fail_in(line_, "fsdp_version: expected that of fsdp_config, found {}", printable(*version));
+      object.erase(key);
+    }
+    if (version) object["version"] = *version;
+    if (!settings_.is_set("fsdp")) settings_.add("fsdp", true, line);
+    if (!object.empty()) settings_.add("fsdp_config", std::move(object), line);
   }
 
   void translate_schedule() {

@@ -48,7 +48,7 @@ std::unique_ptr<Outcome> outcome_of(const std::string& text, ConfigSyntax syntax
   testing::internal::CaptureStderr();
   try {
     apply_config_text(text, syntax, "run", &outcome->table);
-    apply_script_arguments(&outcome->table, &outcome->spec);
+    read_setting_files(&outcome->table, &outcome->spec);
   } catch (const Error& error) {
     outcome->error = error.what();
   }
@@ -179,18 +179,6 @@ TEST(ForeignSettings, AcceleratorConfigIsJudgedByKey) {
   EXPECT_THAT(of({{"spilt_batches", true}}), HasSubstr("unknown key 'spilt_batches'"));
   EXPECT_THAT(outcome_of("accelerator_config", {{"non_blocking", true}})->warnings,
               HasSubstr("accelerator_config: non_blocking true has no effect: "));
-}
-
-TEST(ForeignSettings, FsdpIsRefusedWithWhatToUseInstead) {
-  const auto of = [](const Json& value) { return outcome_of("fsdp", value)->error; };
-  for (const Json& nothing : {Json(""), Json(false), Json(nullptr), Json::array()})
-    EXPECT_EQ(of(nothing), "");
-  EXPECT_THAT(of("full_shard auto_wrap"), HasSubstr("full_shard is zero_stage 3"));
-  EXPECT_THAT(of(Json{"shard_grad_op"}), HasSubstr("shard_grad_op is zero_stage 2"));
-  EXPECT_THAT(of(true), HasSubstr("zero_stage 3"));
-  EXPECT_THAT(of("nonsense"), HasSubstr("--fsdp: expected some of auto_wrap, full_shard, "));
-  EXPECT_THAT(outcome_of("fsdp_config", "/missing/fsdp.json")->error, HasSubstr("/missing/fsdp.json"));
-  EXPECT_THAT(outcome_of("fsdp_config", {{"wrap", 1}})->error, HasSubstr("unknown key 'wrap'"));
 }
 
 TEST(ForeignSettings, UsePeftHasTheDefaultsOfTrl) {

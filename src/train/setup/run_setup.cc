@@ -12,6 +12,7 @@
 #include "report/run_phase.h"
 #include "report/sinks/sinks.h"
 #include "settings/derived.h"
+#include "settings/fsdp/fsdp_settings.h"
 #include "train/output/output_folder.h"
 #include "train/output/shared_folder.h"
 #include "train/setup/run_loading.h"
@@ -82,6 +83,7 @@ void RunSetup::keep_packing_of_resumed_run() {
 void RunSetup::open_model(const OpsFactory& make) {
   check_is_model_folder(spec.model.folder);
   ModelConfig config = read_model_config(spec.model.folder);
+  check_wrapped_classes(spec.sources.fsdp, config);
   config.lora = lora_config_of(spec.lora, spec.model, config);
   config.base_quantization = base_quantization_of(spec.base);
   model_file = SafetensorsModel::open(spec.model.folder);
