@@ -76,14 +76,12 @@ void name_masking_tokens(const Tokenizer* tokenizer, int64_t vocab_size, Masking
   const auto add_special = [&](const std::string& token) {
     if (const std::optional<int32_t> id = tokenizer->token_to_id(token)) rule->special_ids.push_back(*id);
   };
-  for (const auto& [name, token] : tokenizer->named_special_tokens()) {
-    add_special(token);
-    if (name == "mask_token") rule->mask_id = tokenizer->token_to_id(token);
-  }
+  for (const auto& [name, token] : tokenizer->named_special_tokens()) add_special(token);
   for (const std::string& token : tokenizer->special_tokens()) add_special(token);
   std::ranges::sort(rule->special_ids);
   const auto repeated = std::ranges::unique(rule->special_ids);
   rule->special_ids.erase(repeated.begin(), repeated.end());
+  rule->mask_id = tokenizer->mask_id();
   rule->num_random_ids = static_cast<int32_t>(std::min(tokenizer->vocab_size(), vocab_size));
   if (rule->mask_id.value_or(0) >= vocab_size) {
     fail(ExitCode::kBadConfig,

@@ -52,8 +52,11 @@ OpenData open_data(const DataInput& input) {
   } else {
     open.vocab_size = config->vocab_size;
   }
-  if (open.options.masking)
-    name_masking_tokens(open.tokenizer ? &*open.tokenizer : nullptr, open.vocab_size, &*open.options.masking);
+  if (open.options.masking) {
+    MaskingRule& rule = *open.options.masking;
+    name_masking_tokens(open.tokenizer ? &*open.tokenizer : nullptr, open.vocab_size, &rule);
+    if (open.plan.needs_tokenizer()) check_can_mask(rule, open.plan.files.front().path.string());
+  }
   if (!open.options.source_target && !open.options.masking) {
     const int64_t num_positions =
         config ? config->max_position_embeddings : std::numeric_limits<int64_t>::max();

@@ -14,7 +14,6 @@
 #include "cli/terminal/terminal.h"
 #include "cli/threads.h"
 #include "data/cache/row_builder.h"
-#include "data/masked_rows.h"
 #include "data/row_building.h"
 #include "data/row_stream.h"
 #include "data/rows/token_masks.h"
@@ -178,8 +177,6 @@ class DataPreviewCommand : public Command {
                    std::span<const int32_t> ids, std::span<const int32_t> labels,
                    std::span<const int32_t> lengths, int64_t num_cut) {
     std::vector<int32_t> inputs(ids.begin(), ids.end()), targets(labels.begin(), labels.end());
-    const bool is_labelled = !targets.empty() && targets.front() == kIgnoredLabel;
-    if (!is_labelled) check_can_mask(*data.options.masking, title);
     resolve_masked_row(*data.options.masking, kNoStep, row_number_, &inputs, &targets);
     if (num_cut > 0)
       title +=
