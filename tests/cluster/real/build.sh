@@ -12,7 +12,7 @@ command -v go >/dev/null || { echo "error: go is not installed: expected Go 1.26
 export CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOWORK=off GOGC=${GOGC:-300}
 # What was made for other versions goes; what Go still has of it takes seconds.
 versions=$(sha256sum <"$here/versions.env")
-[ "$(cat "$cache/versions" 2>/dev/null)" = "$versions" ] || rm -rf "$cache"/{bin,manifests,module,python,complete}
+[ "$(cat "$cache/versions" 2>/dev/null)" = "$versions" ] || rm -rf "${cache:?}"/{bin,manifests,module,python,complete}
 mkdir -p "$cache/bin" "$cache/manifests" "$cache/module"
 echo "$versions" >"$cache/versions"
 cd "$cache/module"
