@@ -8,7 +8,8 @@ namespace tessera {
 
 const ModuleClasses& module_classes(ModelFamily family) {
   using enum ModelFamily;
-  // models/FAMILY/modeling_FAMILY.py of Transformers 5.24.
+  // models/FAMILY/modeling_FAMILY.py of Transformers 5.24. Where _no_split_modules also has the
+  // embeddings, these are among the others.
   static const std::vector<ModuleClasses> kClasses = {
       {kLlama,
        "LlamaDecoderLayer",
@@ -28,18 +29,18 @@ const ModuleClasses& module_classes(ModelFamily family) {
         "Linear"}},
       {kT5,
        "T5Block",
-       {"T5ForConditionalGeneration", "T5Model", "T5Stack", "T5LayerSelfAttention", "T5LayerCrossAttention",
-        "T5LayerFF", "T5Attention", "T5DenseActDense", "T5DenseGatedActDense", "T5LayerNorm", "Embedding",
-        "Linear"}},
+       {"T5ForConditionalGeneration", "T5Stack", "T5LayerSelfAttention", "T5LayerCrossAttention", "T5LayerFF",
+        "T5Attention", "T5DenseActDense", "T5DenseGatedActDense", "T5LayerNorm", "Embedding", "Linear"}},
       {kBert,
        "BertLayer",
-       {"BertForMaskedLM", "BertModel", "BertEncoder", "BertEmbeddings", "BertAttention", "BertIntermediate",
-        "BertOutput", "LayerNorm", "Embedding", "Linear"}},
+       {"BertForMaskedLM", "BertModel", "BertEmbeddings", "BertEncoder", "BertAttention", "BertSelfAttention",
+        "BertSelfOutput", "BertIntermediate", "BertOutput", "BertOnlyMLMHead", "BertLMPredictionHead",
+        "BertPredictionHeadTransform", "LayerNorm", "Embedding", "Linear"}},
       {kXlmRoberta,
        "XLMRobertaLayer",
-       {"XLMRobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaEncoder", "XLMRobertaEmbeddings",
-        "XLMRobertaAttention", "XLMRobertaIntermediate", "XLMRobertaOutput", "XLMRobertaLMHead", "LayerNorm",
-        "Embedding", "Linear"}},
+       {"XLMRobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaEmbeddings", "XLMRobertaEncoder",
+        "XLMRobertaAttention", "XLMRobertaSelfAttention", "XLMRobertaSelfOutput", "XLMRobertaIntermediate",
+        "XLMRobertaOutput", "XLMRobertaLMHead", "LayerNorm", "Embedding", "Linear"}},
       {kModernBert,
        "ModernBertEncoderLayer",
        {"ModernBertForMaskedLM", "ModernBertModel", "ModernBertEmbeddings", "ModernBertAttention",
