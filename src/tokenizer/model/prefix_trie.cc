@@ -13,8 +13,8 @@ class PrefixTrie::Builder {
       if (token.size_bytes > 0) tokens_.emplace_back(tables.token(token), token.id);
     }
     std::ranges::sort(tokens_);
-    const auto repeated = std::ranges::unique(tokens_, {}, [](const auto& token) { return token.first; });
-    tokens_.erase(repeated.begin(), repeated.end());
+    const auto is_same = [](const auto& a, const auto& b) { return a.first == b.first; };
+    tokens_.erase(std::unique(tokens_.begin(), tokens_.end(), is_same), tokens_.end());
     // Every base is above 0, and base + 255 is a slot.
     grow(2 * kBlock);
     slots_[kRoot].parent = kRoot - 2;  // taken
