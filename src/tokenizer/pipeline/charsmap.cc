@@ -36,6 +36,8 @@ Charsmap::Charsmap(const JsonNode& node) {
     units_.push_back(little_endian(all.substr(at)));
   replacements_ = all.substr(kUnitBytes + size / kUnitBytes * kUnitBytes);
   if (!is_valid_utf8(replacements_)) node.expected("replacements in UTF-8");
+  for (char c = 0; c >= 0 && c < 127; ++c)
+    is_plain_[static_cast<size_t>(c)] = c != '\r' && !find(std::string_view(&c, 1));
 }
 
 std::optional<std::string_view> Charsmap::find(std::string_view text) const {
@@ -61,6 +63,21 @@ std::optional<std::string> Charsmap::apply(std::string_view text, int64_t max_by
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
+    // A character of ASCII before another one, or at the end, is a cluster of its own.
+    const auto is_ascii = [&](size_t i) {
+      return i >= text.size() || static_cast<unsigned char>(text[i]) < 0x80;
+    };
+    size_t plain = 0;
+    while (plain < text.size() && is_ascii(plain) && is_ascii(plain + 1) &&
+           is_plain_[static_cast<unsigned char>(text[plain])]) {
+      ++plain;
+    }
+    if (plain > 0) {
+      out += text.substr(0, plain);
+      text.remove_prefix(plain);
+      if (text.empty() && std::ssize(out) > max_bytes) return std::nullopt;
+      continue;
+    }
     const auto size = static_cast<size_t>(grapheme_size(text));
     std::string_view cluster = text.substr(0, size);
     text.remove_prefix(size);

@@ -1,6 +1,7 @@
 // The rewriting rules of a SentencePiece model, as the normalizer Precompiled of tokenizer.json has them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -29,6 +30,7 @@ class Charsmap {
   std::optional<std::string_view> find(std::string_view text) const;
 
   std::vector<uint32_t> units_;
+  std::array<bool, 128> is_plain_{};  // characters of ASCII that stay as they are
   std::string replacements_;
 };
 

@@ -232,6 +232,12 @@ class WordPieceStage final : public TokenStage {
 
  private:
   static std::string cleaned(std::string text) {
+    // All rules begin with a space and one of these characters.
+    size_t at = text.find(' ');
+    while (at < text.size() &&
+           std::string_view(".?!,'nd").find(text.substr(at + 1, 1)) == std::string_view::npos)
+      at = text.find(' ', at + 1);
+    if (at >= text.size()) return text;
     static constexpr std::pair<const char*, const char*> kRules[] = {
         {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
         {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};

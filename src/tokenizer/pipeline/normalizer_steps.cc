@@ -6,6 +6,7 @@
 #include <unicode/uchar.h>
 #include <unicode/uniset.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -65,6 +66,7 @@ class UnicodeForm {
         unicode_9_(std::make_shared<icu::FilteredNormalizer2>(*latest_, unicode_9())) {}
 
   void apply(NormalizedText* text, int64_t max_bytes) const {
+    if (std::ranges::all_of(text->text, [](char c) { return static_cast<unsigned char>(c) < 0x80; })) return;
     if (text->text.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()) / 4) {
       fail(ExitCode::kBadData,
            "a text of {} bytes is too long for Unicode normalization (limit 512 MiB); split it",
@@ -106,7 +108,9 @@ void map_chars(NormalizedText* text, const Map& map) {
   for (size_t at = 0; at < from.size();) {
     const auto [code_point, size_bytes] = decode_utf8(from.data() + at);
     const char32_t mapped = map(code_point);
-    if (mapped != kGone) {
+    if (mapped < 0x80) {
+      out += static_cast<char>(mapped);
+    } else if (mapped != kGone) {
       append_utf8(mapped, &out);
     } else if (at == 0) {
       text->at_start = false;
@@ -123,7 +127,9 @@ void lower_text(NormalizedText* text) {
   const std::string& from = text->text;
   for (size_t at = 0; at < from.size();) {
     const auto [code_point, size_bytes] = decode_utf8(from.data() + at);
-    if (code_point == 0x130) {
+    if (code_point < 0x80) {
+      out += static_cast<char>(code_point >= 'A' && code_point <= 'Z' ? code_point + 0x20 : code_point);
+    } else if (code_point == 0x130) {
       out += "i\xCC\x87";
     } else {
       append_utf8(static_cast<char32_t>(u_tolower(static_cast<UChar32>(code_point))), &out);

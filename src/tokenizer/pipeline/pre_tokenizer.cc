@@ -159,16 +159,29 @@ Step metaspace_step(const JsonNode& node, const Options&) {
   if (!legacy && name != "never") scheme.expected("\"never\", as add_prefix_space is false");
   return [name, replacement = node["replacement"].one_char(),
           splits = node["split"].boolean_or(true)](Pieces* pieces) {
-    for (Piece& piece : pieces->list) {
-      std::string text = replace_all(piece.text, std::string(" "), replacement);
+    std::vector<Piece> out;
+    out.reserve(pieces->list.size());
+    for (const Piece& piece : pieces->list) {
+      std::string text;
       const bool prepend = name == "always" || (name == "first" && piece.at_start);
-      if (prepend && !text.starts_with(replacement)) text.insert(0, replacement);
-      piece.text = pieces->keep(std::move(text));
+      if (prepend && !piece.text.starts_with(' ') && !piece.text.starts_with(replacement)) text = replacement;
+      text.reserve(text.size() + piece.text.size() + 16);
+      for (const char c : piece.text) {
+        if (c == ' ') {
+          text += replacement;
+        } else {
+          text += c;
+        }
+      }
+      // The parts begin at the replacement.
+      const std::string_view whole = pieces->keep(std::move(text));
+      for (size_t begin = 0; begin < whole.size();) {
+        const size_t end = std::min(splits ? whole.find(replacement, begin + 1) : whole.npos, whole.size());
+        out.push_back({whole.substr(begin, end - begin), piece.at_start && begin == 0});
+        begin = end;
+      }
     }
-    if (!splits) return;
-    const TextPattern pattern = replacement;
-    split_pieces(pieces, Behavior::kMergedWithNext,
-                 [&pattern](std::string_view text) { return divide(text, pattern); });
+    pieces->list = std::move(out);
   };
 }
 

@@ -116,6 +116,7 @@ CharClassTable::CharClassTable() {
 }
 
 bool is_whitespace(char32_t code_point) {
+  if (code_point < 0x80) return code_point == ' ' || (code_point >= '\t' && code_point <= '\r');
   return u_hasBinaryProperty(static_cast<UChar32>(code_point), UCHAR_WHITE_SPACE) != 0;
 }
 
@@ -140,12 +141,16 @@ bool is_numeric(char32_t code_point) { return has_property(code_point, U_GC_N_MA
 
 // The characters named below have had another category since.
 bool is_punctuation(char32_t code_point) {
-  if (code_point < 0x80) return has_property(code_point, U_GC_P_MASK | U_GC_S_MASK);
+  if (code_point < 0x80) {
+    return (code_point >= '!' && code_point <= '/') || (code_point >= ':' && code_point <= '@') ||
+           (code_point >= '[' && code_point <= '`') || (code_point >= '{' && code_point <= '~');
+  }
   if (code_point == 0x166D) return true;
   return code_point != 0x111C9 && has_property(code_point, U_GC_P_MASK) && is_in_version(code_point, 8);
 }
 
 bool is_nonspacing_mark(char32_t code_point) {
+  if (code_point < 0x80) return false;
   if (code_point == 0x1734) return true;
   const bool is_later =
       code_point == 0x1885 || code_point == 0x1886 || code_point == 0xA9BD || code_point == 0x111C9;
@@ -153,10 +158,12 @@ bool is_nonspacing_mark(char32_t code_point) {
 }
 
 bool is_other(char32_t code_point) {
+  if (code_point < 0x80) return code_point < 0x20 || code_point == 0x7F;
   return has_property(code_point, U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK) && is_in_version(code_point, 8);
 }
 
 bool is_combining_mark(char32_t code_point) {
+  if (code_point < 0x80) return false;
   if (code_point == 0x1CF2 || code_point == 0x1CF3) return true;
   return code_point != 0x111C9 && has_property(code_point, U_GC_M_MASK) && is_in_version(code_point, 9);
 }
