@@ -79,8 +79,8 @@ void name_masking_tokens(const Tokenizer* tokenizer, int64_t vocab_size, Masking
   for (const auto& [name, token] : tokenizer->named_special_tokens()) add_special(token);
   for (const std::string& token : tokenizer->special_tokens()) add_special(token);
   std::ranges::sort(rule->special_ids);
-  const auto repeated = std::ranges::unique(rule->special_ids);
-  rule->special_ids.erase(repeated.begin(), repeated.end());
+  rule->special_ids.erase(std::unique(rule->special_ids.begin(), rule->special_ids.end()),
+                          rule->special_ids.end());
   rule->mask_id = tokenizer->mask_id();
   rule->num_random_ids = static_cast<int32_t>(std::min(tokenizer->vocab_size(), vocab_size));
   if (rule->mask_id.value_or(0) >= vocab_size) {

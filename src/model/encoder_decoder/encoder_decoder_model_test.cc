@@ -4,6 +4,9 @@
 
 #include <cmath>
 #include <filesystem>
+#include <ostream>
+#include <tuple>
+#include <vector>
 
 #include "base/rng.h"
 #include "formats/safetensors/safetensors.h"
@@ -134,11 +137,18 @@ TEST(PositionBuckets, AreThoseOfTransformers) {
   EXPECT_EQ(at(past, 200), 0);
 }
 
-class T5Gradients : public testing::TestWithParam<std::tuple<Activation, bool, bool>> {};
+struct NamedActivation {
+  const char* name;
+  Activation activation;
+
+  friend void PrintTo(const NamedActivation& named, std::ostream* out) { *out << named.name; }
+};
+
+class T5Gradients : public testing::TestWithParam<std::tuple<NamedActivation, bool, bool>> {};
 
 TEST_P(T5Gradients, AgreeWithDifferences) {
-  const auto [activation, tied, checkpointing] = GetParam();
-  const ModelConfig config = tiny_t5(activation, tied);
+  const auto [named, tied, checkpointing] = GetParam();
+  const ModelConfig config = tiny_t5(named.activation, tied);
   const PackedBatch batch = random_pairs({{9, 4}, {1, 1}, {30, 17}}, config.vocab_size, 3);
   std::vector<float> weights = weights_of(config);
   T5TestModel test(config, DType::kF32, weights);
@@ -174,10 +184,12 @@ TEST_P(T5Gradients, AgreeWithDifferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, T5Gradients,
-                         testing::Combine(testing::Values(Activation::kRelu, Activation::kGatedGeluTanh,
-                                                          Activation::kGatedSilu),
-                                          testing::Bool(), testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(
+    All, T5Gradients,
+    testing::Combine(testing::Values(NamedActivation{"relu", Activation::kRelu},
+                                     NamedActivation{"gated_gelu", Activation::kGatedGeluTanh},
+                                     NamedActivation{"gated_silu", Activation::kGatedSilu}),
+                     testing::Bool(), testing::Bool()));
 
 TEST(T5, CheckpointingAndPackedFormsLeaveTheBits) {
   const ModelConfig config = tiny_t5();
