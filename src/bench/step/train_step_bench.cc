@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/rng.h"
 #include "base/text.h"
 #include "bench/kernels/verify.h"
 #include "bench/step/step_sample.h"
