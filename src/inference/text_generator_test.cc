@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "model/llama/llama_generator.h"
 #include "model/sampling.h"
 #include "support/train_test_support.h"
 #include "test_paths.h"

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "expect_error.h"
+#include "settings/derived.h"
 #include "support/arguments_test_support.h"
 
 namespace tessera {

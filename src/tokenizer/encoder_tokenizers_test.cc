@@ -15,6 +15,7 @@
 #include "test_paths.h"
 #include "tokenizer/model/prefix_trie.h"
 #include "tokenizer/pipeline/charsmap.h"
+#include "tokenizer/pipeline/normalizer.h"
 #include "tokenizer/regex/graphemes.h"
 #include "tokenizer/settings/tokenizer_file.h"
 #include "tokenizer/tokenizer.h"
