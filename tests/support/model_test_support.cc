@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/rng.h"
+#include "formats/safetensors/safetensors.h"
 
 namespace tessera {
 
@@ -109,46 +110,23 @@ DeviceKind test_device() {
   return device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
 }
 
-TestModel::TestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
-                     int64_t num_threads)
-    : pool_(num_threads),
-      ops_(make_ops(test_device(), pool_)),
-      model_(config, dtype, *ops_),
-      weights_(model_.device().allocate(std::ssize(weights) * dtype_bytes(dtype))),
-      gradients_(model_.device().allocate(std::ssize(weights) * dtype_bytes(DType::kF32))),
-      gradients_on_host_(weights.size()) {
-  const Shape shape = {std::ssize(weights)};
-  model_.bind_parameters(weights_.view(dtype, shape), gradients_.view(DType::kF32, shape));
-  set_weights(weights);
-}
-
-void TestModel::fill_gradients(float value) {
-  std::fill(gradients_on_host_.begin(), gradients_on_host_.end(), value);
-  const Shape shape = {std::ssize(gradients_on_host_)};
-  copy(ConstTensorView(gradients_on_host_.data(), DType::kF32, shape), gradients_.view(DType::kF32, shape));
-}
-
-const std::vector<float>& TestModel::gradients() const {
-  const Shape shape = {std::ssize(gradients_on_host_)};
-  copy(gradients_.view(DType::kF32, shape), TensorView(gradients_on_host_.data(), DType::kF32, shape));
-  return gradients_on_host_;
-}
-
-void TestModel::set_weights(const std::vector<float>& weights) {
-  const TensorView to = weights_.view(model_.dtype(), {std::ssize(weights)});
+void copy_weights(const std::vector<float>& weights, const TensorView& to) {
   if (to.dtype() == DType::kF32) return copy(ConstTensorView(weights.data(), to.dtype(), to.shape()), to);
   std::vector<bf16> rounded(weights.size());
   std::transform(weights.begin(), weights.end(), rounded.begin(), [](float w) { return to_bf16(w); });
   copy(ConstTensorView(rounded.data(), to.dtype(), to.shape()), to);
 }
 
-std::vector<float> TestModel::logits(const PackedBatch& batch) {
-  const Shape shape = {batch.num_tokens(), model_.config().vocab_size};
-  const DeviceBuffer logits = model_.device().allocate(shape.num_elements() * dtype_bytes(DType::kF32));
-  model_.forward_logits(batch, logits.view(DType::kF32, shape));
-  std::vector<float> values(static_cast<size_t>(shape.num_elements()));
-  copy(logits.view(DType::kF32, shape), TensorView(values.data(), DType::kF32, shape));
-  return values;
+std::vector<float> read_weights(const std::filesystem::path& folder, const ParameterLayout& layout) {
+  const SafetensorsFile model = SafetensorsFile::open(folder / "model.safetensors");
+  std::vector<float> weights(static_cast<size_t>(layout.num_elements()));
+  for (const Parameter& parameter : layout.parameters()) {
+    const SafetensorsEntry* entry = model.find(parameter.name);
+    TESSERA_CHECK(entry != nullptr, "{} has no tensor {}", folder.string(), parameter.name);
+    model.read(*entry, 0,
+               TensorView(weights.data() + parameter.offset, DType::kF32, {parameter.num_elements}));
+  }
+  return weights;
 }
 
 double sum_of_squares(const ParameterLayout& layout, const std::vector<float>& values) {

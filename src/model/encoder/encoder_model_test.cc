@@ -61,42 +61,7 @@ PackedBatch random_masked(const std::vector<int64_t>& lengths, int64_t vocab_siz
   return batch;
 }
 
-// A model with its own threads and memory.
-class EncoderTestModel {
- public:
-  EncoderTestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
-                   int64_t num_threads = 2)
-      : pool_(num_threads),
-        ops_(make_cpu_ops(pool_)),
-        model_(config, dtype, *ops_),
-        weights_(weights.size() * static_cast<size_t>(dtype_bytes(dtype))),
-        gradients_(weights.size()) {
-    set_weights(weights);
-    const auto count = std::ssize(weights);
-    model_.bind_parameters(TensorView(weights_.data(), dtype, {count}),
-                           TensorView(gradients_.data(), DType::kF32, {count}));
-  }
-
-  EncoderModel& model() { return model_; }
-  std::vector<float>& gradients() { return gradients_; }
-  void set_weights(const std::vector<float>& weights) {
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (model_.dtype() == DType::kF32) {
-        reinterpret_cast<float*>(weights_.data())[i] = weights[i];
-      } else {
-        reinterpret_cast<bf16*>(weights_.data())[i] = to_bf16(weights[i]);
-      }
-    }
-    model_.weights_changed();
-  }
-
- private:
-  ThreadPool pool_;
-  std::unique_ptr<Ops> ops_;
-  EncoderModel model_;
-  std::vector<std::byte> weights_;
-  std::vector<float> gradients_;
-};
+using EncoderTestModel = TestModelOf<EncoderModel>;
 
 std::vector<float> encoder_weights(const ModelConfig& config) {
   return random_weights(EncoderModel::parameter_layout(config), 0.25f, 5);
@@ -111,35 +76,14 @@ TEST_P(EncoderGradients, AgreeWithDifferences) {
   const std::vector<float> weights = encoder_weights(config);
   EncoderTestModel test(config, DType::kF32, weights);
   test.model().reserve(limits_of(batch, checkpointing));
-  std::ranges::fill(test.gradients(), 7.0f);  // is overwritten
+  test.fill_gradients(7.0f);  // is overwritten
   double squares = 0;
   const LossSums sums = test.model().forward_backward(batch, 1, 0, {Update::kOverwrite, &squares});
   EXPECT_EQ(sums.num_targets, batch.num_targets);
   const std::vector<float> gradients = test.gradients();
   EXPECT_NEAR(squares, sum_of_squares(test.model().layout(), gradients), 1e-4 * squares);
   EXPECT_NEAR(test.model().forward_loss(batch).loss_sum, sums.loss_sum, 1e-5 * sums.loss_sum);
-  const double norm = std::sqrt(squares);
-  for (const Parameter& parameter : test.model().layout().parameters()) {
-    std::vector<float> direction(static_cast<size_t>(parameter.num_elements));
-    double along = 0, length = 0;
-    for (size_t i = 0; i < direction.size(); ++i) {
-      const float gradient = gradients[static_cast<size_t>(parameter.offset) + i];
-      direction[i] = gradient + 0.1f * static_cast<float>((i * 37 + 11) % 19 - 9.0);
-      along += static_cast<double>(direction[i]) * gradient;
-      length += static_cast<double>(direction[i]) * direction[i];
-    }
-    const auto step = static_cast<float>(2e-3 / std::sqrt(length));
-    const auto loss_at = [&](float factor) {
-      std::vector<float> moved = weights;
-      for (size_t i = 0; i < direction.size(); ++i)
-        moved[static_cast<size_t>(parameter.offset) + i] += factor * direction[i];
-      test.set_weights(moved);
-      return test.model().forward_loss(batch).loss_sum;
-    };
-    const double difference = (loss_at(step) - loss_at(-step)) / (2.0 * step);
-    EXPECT_NEAR(difference, along, 0.02 * std::abs(along) + 2e-3 * norm * std::sqrt(length))
-        << parameter.name;
-  }
+  expect_gradients_are_differences(test, weights, batch, std::sqrt(squares));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EncoderGradients, testing::Combine(testing::Bool(), testing::Bool()));
@@ -173,7 +117,7 @@ TEST(Encoder, ABatchWithoutTargetsHasNoGradient) {
   batch.num_targets = 0;
   EncoderTestModel test(config, DType::kF32, encoder_weights(config));
   test.model().reserve(limits_of(batch));
-  std::ranges::fill(test.gradients(), 7.0f);
+  test.fill_gradients(7.0f);
   test.model().forward_backward(batch, 1, 0, Update::kOverwrite);
   for (const float gradient : test.gradients()) ASSERT_EQ(gradient, 0);
 }
@@ -187,16 +131,7 @@ TEST(Encoder, HasTheLossAndGradientNormOfTransformers) {
     ++num_cases;
     SCOPED_TRACE(name);
     const ModelConfig config = read_model_config(folder);
-    const ParameterLayout layout = parameter_layout(config);
-    const SafetensorsFile model = SafetensorsFile::open(folder / "model.safetensors");
     const SafetensorsFile expected = SafetensorsFile::open(folder / "expected.safetensors");
-    std::vector<float> weights(static_cast<size_t>(layout.num_elements()));
-    for (const Parameter& parameter : layout.parameters()) {
-      const SafetensorsEntry* entry = model.find(parameter.name);
-      ASSERT_NE(entry, nullptr) << parameter.name;
-      model.read(*entry, 0,
-                 TensorView(weights.data() + parameter.offset, DType::kF32, {parameter.num_elements}));
-    }
     PackedBatch batch;  // of the first step: two micro-batches of four rows
     batch.cu_seqlens = {0};
     std::ifstream rows(folder / "rows.jsonl");
@@ -213,7 +148,7 @@ TEST(Encoder, HasTheLossAndGradientNormOfTransformers) {
       }
       batch.cu_seqlens.push_back(static_cast<int32_t>(batch.input_ids.size()));
     }
-    EncoderTestModel test(config, DType::kF32, weights);
+    EncoderTestModel test(config, DType::kF32, read_weights(folder, parameter_layout(config)));
     test.model().reserve(limits_of(batch));
     double squares = 0;
     const LossSums sums = test.model().forward_backward(batch, 1.0f / static_cast<float>(batch.num_targets),

@@ -67,42 +67,7 @@ PackedBatch random_pairs(const std::vector<std::pair<int64_t, int64_t>>& lengths
   return batch;
 }
 
-// A model with its own threads and memory.
-class T5TestModel {
- public:
-  T5TestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
-              int64_t num_threads = 2)
-      : pool_(num_threads),
-        ops_(make_cpu_ops(pool_)),
-        model_(config, dtype, *ops_),
-        weights_(weights.size() * static_cast<size_t>(dtype_bytes(dtype))),
-        gradients_(weights.size()) {
-    set_weights(weights);
-    const auto count = std::ssize(weights);
-    model_.bind_parameters(TensorView(weights_.data(), dtype, {count}),
-                           TensorView(gradients_.data(), DType::kF32, {count}));
-  }
-
-  EncoderDecoderModel& model() { return model_; }
-  const std::vector<float>& gradients() const { return gradients_; }
-  void set_weights(const std::vector<float>& weights) {
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (model_.dtype() == DType::kF32) {
-        reinterpret_cast<float*>(weights_.data())[i] = weights[i];
-      } else {
-        reinterpret_cast<bf16*>(weights_.data())[i] = to_bf16(weights[i]);
-      }
-    }
-    model_.weights_changed();
-  }
-
- private:
-  ThreadPool pool_;
-  std::unique_ptr<Ops> ops_;
-  EncoderDecoderModel model_;
-  std::vector<std::byte> weights_;
-  std::vector<float> gradients_;
-};
+using T5TestModel = TestModelOf<EncoderDecoderModel>;
 
 std::vector<float> weights_of(const ModelConfig& config, float scale = 0.12f) {
   return random_weights(EncoderDecoderModel::parameter_layout(config), scale, 5);
@@ -159,29 +124,7 @@ TEST_P(T5Gradients, AgreeWithDifferences) {
   const std::vector<float> gradients = test.gradients();
   EXPECT_NEAR(squares, sum_of_squares(test.model().layout(), gradients), 1e-4 * squares);
   EXPECT_NEAR(test.model().forward_loss(batch).loss_sum, sums.loss_sum, 1e-5 * sums.loss_sum);
-  const double norm = std::sqrt(squares);
-  // Along a direction in every parameter by itself, and by central differences of float32 losses.
-  for (const Parameter& parameter : test.model().layout().parameters()) {
-    std::vector<float> direction(static_cast<size_t>(parameter.num_elements));
-    double along = 0, length = 0;
-    for (size_t i = 0; i < direction.size(); ++i) {
-      direction[i] = 0.1f * static_cast<float>((i * 37 + 11) % 19 - 9.0) +
-                     gradients[static_cast<size_t>(parameter.offset) + i];
-      along += static_cast<double>(direction[i]) * gradients[static_cast<size_t>(parameter.offset) + i];
-      length += static_cast<double>(direction[i]) * direction[i];
-    }
-    const auto step = static_cast<float>(2e-3 / std::sqrt(length));
-    const auto loss_at = [&](float factor) {
-      std::vector<float> moved = weights;
-      for (size_t i = 0; i < direction.size(); ++i)
-        moved[static_cast<size_t>(parameter.offset) + i] += factor * direction[i];
-      test.set_weights(moved);
-      return test.model().forward_loss(batch).loss_sum;
-    };
-    const double difference = (loss_at(step) - loss_at(-step)) / (2.0 * step);
-    EXPECT_NEAR(difference, along, 0.02 * std::abs(along) + 2e-3 * norm * std::sqrt(length))
-        << parameter.name;
-  }
+  expect_gradients_are_differences(test, weights, batch, std::sqrt(squares));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -252,8 +195,7 @@ TEST(EncoderDecoderGenerator, HasTheLogitsOfTheWholeTarget) {
       batch.input_ids[19] = config.encoder_decoder->decoder_start_token_id;
       T5TestModel test(config, dtype, weights_of(config));
       test.model().reserve(limits_of(batch));
-      std::vector<float> whole(static_cast<size_t>(12 * config.vocab_size));
-      test.model().forward_logits(batch, TensorView(whole.data(), DType::kF32, {12, config.vocab_size}));
+      const std::vector<float> whole = test.logits(batch);
       EncoderDecoderGenerator generator(test.model(), 24);
       for (int again = 0; again < 2; ++again) {
         generator.reset();
@@ -280,15 +222,8 @@ struct T5Reference {
   explicit T5Reference(const fs::path& folder)
       : config(read_model_config(folder)),
         expected(SafetensorsFile::open(folder / "expected.safetensors")),
-        batches(SafetensorsFile::open(folder / "batches.safetensors")) {
-    const ParameterLayout layout = parameter_layout(config);
-    const SafetensorsFile model = SafetensorsFile::open(folder / "model.safetensors");
-    weights.resize(static_cast<size_t>(layout.num_elements()));
-    for (const Parameter& parameter : layout.parameters()) {
-      model.read(*model.find(parameter.name), 0,
-                 TensorView(weights.data() + parameter.offset, DType::kF32, {parameter.num_elements}));
-    }
-  }
+        batches(SafetensorsFile::open(folder / "batches.safetensors")),
+        weights(read_weights(folder, parameter_layout(config))) {}
   std::vector<float> values(const char* name, int64_t count) const {
     std::vector<float> result(static_cast<size_t>(count));
     expected.read(*expected.find(name), 0, TensorView(result.data(), DType::kF32, {count}));
@@ -348,11 +283,8 @@ TEST(T5, HasTheLogitsLossAndGradientNormOfTransformers) {
     T5TestModel test(reference.config, DType::kF32, reference.weights);
     const PackedBatch batches[] = {reference.batch(0), reference.batch(1)};
     test.model().reserve(limits_of(batches[0]));
-    const int64_t num_tokens = batches[0].num_tokens() - batches[0].num_source_tokens();
-    const int64_t V = reference.config.vocab_size;
-    std::vector<float> logits(static_cast<size_t>(num_tokens * V));
-    test.model().forward_logits(batches[0], TensorView(logits.data(), DType::kF32, {num_tokens, V}));
-    const std::vector<float> expected = reference.values("logits", num_tokens * V);
+    const std::vector<float> logits = test.logits(batches[0]);
+    const std::vector<float> expected = reference.values("logits", std::ssize(logits));
     for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 2e-5) << i;
     const int64_t num_targets = batches[0].num_targets + batches[1].num_targets;
     double loss = 0, squares = 0;

@@ -340,7 +340,6 @@ TEST(Model, KeptPackedWeightsChangeNothing) {
     for (const uint64_t seed : {kSeed, kSeed + 1}) {
       for (TestModel* test : {&plain, &packed}) {
         test->set_weights(random_weights(parameter_layout(config), 0.3f, seed));
-        test->model().weights_changed();
         test->fill_gradients(std::nanf(""));
       }
       const double loss = plain.model().forward_backward(batch, 1.0f, 0, Update::kOverwrite).loss_sum;
