@@ -6,29 +6,17 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "data/cache/row_tensor.h"
 #include "data/row_tokenizer.h"
-#include "formats/safetensors/safetensors.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
 namespace {
 
 // The tensors of one file.
-class MaskedTensors {
+class MaskedTensors : CollatedRows {
  public:
-  explicit MaskedTensors(const std::filesystem::path& path)
-      : file_(SafetensorsFile::open(path)),
-        ids_(file_, "input_ids"),
-        labels_(file_, "labels"),
-        mask_(file_, "attention_mask") {
-    for (const SafetensorsEntry& entry : file_.entries()) {
-      if (entry.name == "input_ids" || entry.name == "labels" || entry.name == "attention_mask") continue;
-      fail(ExitCode::kBadData,
-           "{}: tensor '{}': rows of an encoder have input_ids, labels and attention_mask", path.string(),
-           printable(entry.name));
-    }
+  explicit MaskedTensors(const std::filesystem::path& path) : CollatedRows(path, "an encoder") {
     if (!ids_.exists()) fail(ExitCode::kBadData, "{}: tensor 'input_ids' is missing", path.string());
     for (const RowTensor* tensor : {&labels_, &mask_}) {
       if (tensor->exists() && tensor->shape() != ids_.shape()) {
@@ -43,21 +31,13 @@ class MaskedTensors {
 
   // Tokens and labels without padding; no labels if the file has none.
   std::pair<std::span<const int32_t>, std::span<const int32_t>> read(int64_t row, int64_t vocab_size) {
-    std::span<const int32_t> ids =
-        ids_.read(row, vocab_size, 0, fmt::format("an id from 0 to {}", vocab_size - 1));
+    const std::span<const int32_t> ids = read_ids(row, vocab_size);
     std::span<const int32_t> labels;
-    if (labels_.exists()) {
-      labels = labels_.read(row, vocab_size, kIgnoredLabel,
-                            fmt::format("an id from 0 to {} or -100", vocab_size - 1));
-    }
+    if (labels_.exists()) labels = read_labels(row, vocab_size);
     if (!mask_.exists()) return {ids, labels};
-    const auto [begin, end] = unpadded_range(mask_.read(row, 2, 0, "0 or 1"), mask_, row);
+    const auto [begin, end] = unpadded_range(row);
     return {ids.subspan(begin, end - begin), labels.empty() ? labels : labels.subspan(begin, end - begin)};
   }
-
- private:
-  SafetensorsFile file_;
-  RowTensor ids_, labels_, mask_;
 };
 
 }  // namespace

@@ -4,11 +4,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "data/cache/row_tensor.h"
 #include "data/chat/example.h"
 #include "data/row_tokenizer.h"
-#include "formats/safetensors/safetensors.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -29,20 +27,10 @@ AddedTokens tokens_added_to_texts(const Tokenizer& tokenizer) {
 }
 
 // The tensors of one file.
-class SourceTargetTensors {
+class SourceTargetTensors : CollatedRows {
  public:
   explicit SourceTargetTensors(const std::filesystem::path& path)
-      : file_(SafetensorsFile::open(path)),
-        ids_(file_, "input_ids"),
-        labels_(file_, "labels"),
-        mask_(file_, "attention_mask") {
-    for (const SafetensorsEntry& entry : file_.entries()) {
-      if (entry.name == "input_ids" || entry.name == "labels" || entry.name == "attention_mask") continue;
-      fail(ExitCode::kBadData,
-           "{}: tensor '{}': rows of a model with an encoder and a decoder have input_ids, labels and "
-           "attention_mask",
-           path.string(), printable(entry.name));
-    }
+      : CollatedRows(path, "a model with an encoder and a decoder") {
     if (!ids_.exists() || !labels_.exists()) {
       fail(ExitCode::kBadData,
            "{}: tensor '{}' is missing: rows of a model with an encoder and a decoder have input_ids and "
@@ -57,16 +45,13 @@ class SourceTargetTensors {
   int64_t num_rows() const { return ids_.num_rows(); }
   // The source without its padding, which is before or after it.
   std::span<const int32_t> source(int64_t row, int64_t vocab_size) {
-    const std::vector<int32_t>& ids =
-        ids_.read(row, vocab_size, 0, fmt::format("an id from 0 to {}", vocab_size - 1));
+    const std::vector<int32_t>& ids = read_ids(row, vocab_size);
     if (!mask_.exists()) return ids;
-    const std::vector<int32_t>& mask = mask_.read(row, 2, 0, "0 or 1");
-    const auto [begin, end] = unpadded_range(mask, mask_, row);
+    const auto [begin, end] = unpadded_range(row);
     return std::span(ids).subspan(begin, end - begin);
   }
   std::span<const int32_t> labels(int64_t row, int64_t vocab_size) {
-    kept_labels_ = labels_.read(row, vocab_size, kIgnoredLabel,
-                                fmt::format("an id from 0 to {} or -100", vocab_size - 1));
+    kept_labels_ = read_labels(row, vocab_size);
     drop_ignored_end(&kept_labels_);
     return kept_labels_;
   }
@@ -78,8 +63,6 @@ class SourceTargetTensors {
          tensor.where(), ids_.shape(), tensor.shape());
   }
 
-  SafetensorsFile file_;
-  RowTensor ids_, labels_, mask_;
   std::vector<int32_t> kept_labels_;
 };
 

@@ -4,6 +4,8 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/text.h"
+#include "tensor/packed_batch.h"
 #include "tensor/shape_text.h"
 
 namespace tessera {
@@ -42,12 +44,33 @@ const std::vector<int32_t>& RowTensor::read(int64_t row, int64_t limit, int32_t 
   return ids_;
 }
 
-std::pair<size_t, size_t> unpadded_range(const std::vector<int32_t>& mask, const RowTensor& tensor,
-                                         int64_t row) {
+CollatedRows::CollatedRows(const std::filesystem::path& path, const char* model)
+    : file_(SafetensorsFile::open(path)),
+      ids_(file_, "input_ids"),
+      labels_(file_, "labels"),
+      mask_(file_, "attention_mask") {
+  for (const SafetensorsEntry& entry : file_.entries()) {
+    if (entry.name == "input_ids" || entry.name == "labels" || entry.name == "attention_mask") continue;
+    fail(ExitCode::kBadData, "{}: tensor '{}': rows of {} have input_ids, labels and attention_mask",
+         path.string(), printable(entry.name), model);
+  }
+}
+
+const std::vector<int32_t>& CollatedRows::read_ids(int64_t row, int64_t vocab_size) {
+  return ids_.read(row, vocab_size, 0, fmt::format("an id from 0 to {}", vocab_size - 1));
+}
+
+const std::vector<int32_t>& CollatedRows::read_labels(int64_t row, int64_t vocab_size) {
+  return labels_.read(row, vocab_size, kIgnoredLabel,
+                      fmt::format("an id from 0 to {} or -100", vocab_size - 1));
+}
+
+std::pair<size_t, size_t> CollatedRows::unpadded_range(int64_t row) {
+  const std::vector<int32_t>& mask = mask_.read(row, 2, 0, "0 or 1");
   const auto begin = std::ranges::find(mask, 1), end = std::find(begin, mask.end(), 0);
   if (begin == mask.end() || std::find(end, mask.end(), 1) != mask.end()) {
     fail(ExitCode::kBadData, "{}: row {}: expected ones, with zeros before or after them for padding",
-         tensor.where(), row);
+         mask_.where(), row);
   }
   return {static_cast<size_t>(begin - mask.begin()), static_cast<size_t>(end - mask.begin())};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,9 +35,22 @@ class RowTensor {
   std::vector<int32_t> ids_;
 };
 
-// The range [begin, end) of the ones in a row of an attention mask. Error(kBadData): zeros are not only
-// before and after them.
-std::pair<size_t, size_t> unpadded_range(const std::vector<int32_t>& mask, const RowTensor& tensor,
-                                         int64_t row);
+// A file of rows as a data collator gives them: "input_ids" and, if there are any, "labels" and
+// "attention_mask".
+class CollatedRows {
+ protected:
+  // `model` ("an encoder"): whose rows these are. Error(kBadData): the file has other tensors.
+  CollatedRows(const std::filesystem::path& path, const char* model);
+
+  // A row's values, valid until the next call. Errors: RowTensor::read().
+  const std::vector<int32_t>& read_ids(int64_t row, int64_t vocab_size);
+  const std::vector<int32_t>& read_labels(int64_t row, int64_t vocab_size);
+  // The range [begin, end) of the ones in a row of attention_mask, which exists. Error(kBadData): zeros are
+  // not only before and after them.
+  std::pair<size_t, size_t> unpadded_range(int64_t row);
+
+  SafetensorsFile file_;
+  RowTensor ids_, labels_, mask_;
+};
 
 }  // namespace tessera
