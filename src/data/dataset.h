@@ -117,7 +117,7 @@ class Dataset {
 
   // Whether every row is two sequences, a source and its target (data/source_target_rows.h).
   bool has_sources() const { return has_sources_; }
-  // Of an encoder, whose rows are kept as data/masked_rows.h says; null for other models.
+  // Set for an encoder, whose rows are kept as data/masked_rows.h says; null for other models.
   const MaskingRule* masking() const { return masking_ ? &*masking_ : nullptr; }
 
   int64_t num_rows() const { return num_rows_; }
@@ -137,7 +137,7 @@ class Dataset {
   struct Row {
     std::vector<int32_t> input_ids;
     std::vector<int32_t> labels;  // same length; empty = the input_ids themselves
-    // Of the documents in the row if isolated, of source and target if has_sources(), otherwise one entry.
+    // Documents in the row if isolated, source and target if has_sources(), otherwise the row as one sequence.
     std::vector<int32_t> sequence_lengths;
   };
   // Overwrites *out, reusing its memory. Thread-safe. Error(kIoError, kBadData) if the cache file fails or

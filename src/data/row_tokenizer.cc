@@ -121,7 +121,7 @@ void RowTokenizer::add(TextExample example, TokenizedRow* row) const {
   if (keeps_text_) row->text = std::move(example.text);
 }
 
-// Of an empty text nothing can be predicted.
+// Nothing can be predicted in an empty text.
 void RowTokenizer::add_masked(TextExample example, TokenizedRow* row) const {
   if (example.text.empty()) return;
   row->num_cut_tokens =

@@ -58,7 +58,7 @@ struct ShownRow {
   bool has_source = false;                    // the sequences are a source and its target
   bool is_masked = false;                     // the labels are in place, the ids masked
 
-  // Of a source and its target.
+  // The three below need has_source.
   std::span<const int32_t> source() const { return ids.first(static_cast<size_t>(sequence_lengths[0])); }
   std::span<const int32_t> target() const { return ids.subspan(source().size() + 1); }
   std::span<const int32_t> target_labels() const { return labels.subspan(source().size() + 1); }

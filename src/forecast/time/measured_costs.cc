@@ -56,7 +56,7 @@ double extrapolated(const OpWork& work, const std::map<OpWork, double>& measured
   return slope > 0 ? std::min(std::max(on_line, proportional / 2), 2 * proportional) : proportional;
 }
 
-// Of each stack.
+// The configuration with this number of layers in every stack.
 ModelConfig with_layers(ModelConfig config, int64_t num_layers) {
   config.num_hidden_layers = num_layers;
   if (config.encoder_decoder) {
