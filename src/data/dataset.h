@@ -137,7 +137,7 @@ class Dataset {
   struct Row {
     std::vector<int32_t> input_ids;
     std::vector<int32_t> labels;  // same length; empty = the input_ids themselves
-    // Documents in the row if isolated, source and target if has_sources(), otherwise the row as one sequence.
+    // Documents in the row if isolated, source and target if has_sources(), otherwise one.
     std::vector<int32_t> sequence_lengths;
   };
   // Overwrites *out, reusing its memory. Thread-safe. Error(kIoError, kBadData) if the cache file fails or
