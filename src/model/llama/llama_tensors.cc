@@ -5,13 +5,17 @@
 #include "base/error.h"
 
 namespace tessera {
+namespace {
+
+using Kind = ParameterKind;
+
+}  // namespace
 
 std::string layer_parameter_name(int64_t layer, const std::string& suffix) {
   return fmt::format("model.layers.{}.{}", layer, suffix);
 }
 
 std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& weights, LlamaGrads& grads) {
-  using Kind = ParameterKind;
   const int64_t D = config.hidden_size, F = config.intermediate_size, V = config.vocab_size;
   const int64_t E = config.head_dim;
   const int64_t HE = config.num_attention_heads * E, GE = config.num_key_value_heads * E;
