@@ -7,38 +7,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tessera.arguments import LoraConfig, SFTConfig, TrainingArguments
+    from tessera.arguments import LoraConfig, Seq2SeqTrainingArguments, SFTConfig, TrainingArguments
     from tessera.callbacks import TrainerCallback, TrainerControl, TrainerState
     from tessera.commands import generate, launch, plan
     from tessera.errors import TesseraError
-    from tessera.trainer import SFTTrainer, Trainer, TrainOutput
+    from tessera.trainer import Seq2SeqTrainer, SFTTrainer, Trainer, TrainOutput
 
     __version__: str
 
 # Loaded when they are asked for: the console script begins here, too, and is to take no time.
 _MODULES = {
-    "arguments": ("LoraConfig", "SFTConfig", "TrainingArguments"),
+    "arguments": ("LoraConfig", "Seq2SeqTrainingArguments", "SFTConfig", "TrainingArguments"),
     "callbacks": ("TrainerCallback", "TrainerControl", "TrainerState"),
     "commands": ("generate", "launch", "plan"),
     "errors": ("TesseraError",),
-    "trainer": ("SFTTrainer", "Trainer", "TrainOutput"),
+    "trainer": ("Seq2SeqTrainer", "SFTTrainer", "Trainer", "TrainOutput"),
 }
 
 __all__ = [
-    "LoraConfig",
-    "SFTConfig",
-    "SFTTrainer",
-    "TesseraError",
-    "TrainOutput",
-    "Trainer",
-    "TrainerCallback",
-    "TrainerControl",
-    "TrainerState",
-    "TrainingArguments",
-    "generate",
-    "launch",
-    "plan",
-]
+    "LoraConfig", "SFTConfig", "SFTTrainer", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "TesseraError",
+    "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments",
+    "generate", "launch", "plan",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -222,6 +222,17 @@ class TrainingArguments:
 
 
 @dataclass
+class Seq2SeqTrainingArguments(TrainingArguments):
+    """``transformers.Seq2SeqTrainingArguments``."""
+
+    sortish_sampler: bool = False
+    predict_with_generate: bool = False
+    generation_max_length: int | None = None
+    generation_num_beams: int | None = None
+    generation_config: Any = None
+
+
+@dataclass
 class SFTConfig(TrainingArguments):
     """``trl.SFTConfig``."""
 

@@ -25,9 +25,10 @@ def check_model(model: Any) -> None:
         raise TesseraError(
             f"model: expected a folder, a name on the Hub or a PreTrainedModel, found {type(model).__name__}"
         )
-    if not type(model).__name__.endswith("ForCausalLM"):
+    kind = type(model).__name__
+    if not kind.endswith(("ForCausalLM", "ForMaskedLM")) and kind != "T5ForConditionalGeneration":
         raise TesseraError(
-            f"model: {type(model).__name__} is not supported: expected a ...ForCausalLM of Llama's, Mistral's or Qwen's kind"
+            f"model: {kind} is not supported: expected a ...ForCausalLM, a ...ForMaskedLM or a T5ForConditionalGeneration"
         )
 
 

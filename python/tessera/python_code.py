@@ -6,8 +6,8 @@ from typing import Any
 
 from tessera.errors import TesseraError
 
-# Collators that pad rows and, for language models, copy the ids as labels: what the program does with its rows.
-_PADDING_COLLATORS = (
+# Collators that pad rows, and copy the ids as labels or mask them: what the program does with its rows.
+_PROGRAM_COLLATORS = (
     "DataCollatorForLanguageModeling",
     "DataCollatorWithPadding",
     "DataCollatorForSeq2Seq",
@@ -66,14 +66,24 @@ def missing_attribute(owner: Any, name: str) -> AttributeError:
 
 
 def refuse_code(**given: Any) -> None:
-    """Refuses each that is not None, except for collators that only pad."""
+    """Refuses each that is not None, except for collators whose work the program does."""
     for name, value in given.items():
         if value is None:
             continue
         kind = getattr(value, "__name__", type(value).__name__)
-        if name == "data_collator" and kind in _PADDING_COLLATORS and not getattr(value, "mlm", False):
+        if name == "data_collator" and kind in _PROGRAM_COLLATORS:
             continue
         raise TesseraError(f"{name}: {kind} is Python code, which the program does not run: {_INSTEAD[name]}")
+
+
+def collator_settings(collator: Any) -> dict[str, Any]:
+    """The settings of ``tessera train`` for a collator that masks tokens; none for one that only pads."""
+    if not getattr(collator, "mlm", False):
+        return {}
+    if getattr(collator, "whole_word_mask", False):
+        raise TesseraError("data_collator: whole_word_mask is not supported: tokens are masked one by one", 78)
+    names = ("mlm_probability", "mask_replace_prob", "random_replace_prob")
+    return {"stage": "mlm", **{name: getattr(collator, name) for name in names}}
 
 
 def refuse_overrides(kind: type) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tessera.arguments import SFTConfig, TrainingArguments, lora_settings, training_settings
+from tessera.arguments import Seq2SeqTrainingArguments, SFTConfig, TrainingArguments, lora_settings, training_settings
 from tessera.callbacks import CallbackList, TrainerState
 from tessera.data import Formatting, Spool, dataset_sources, evaluation_sources, is_stream
 from tessera.errors import TesseraError
@@ -28,8 +28,16 @@ from tessera.process import (
     write_settings,
 )
 from tessera.progress import make_progress
-from tessera.python_code import missing_attribute, refuse_code, refuse_overrides
+from tessera.python_code import collator_settings, missing_attribute, refuse_code, refuse_overrides
 from tessera.scratch import environment_local_rank, mark_ready, run_folder
+
+# Those of a run that its evaluation takes, too.
+_EVALUATION_SETTINGS = """
+    max_length packing packing_strategy assistant_only_loss completion_only_loss chat_template chat_template_path
+    column_mapping text_column train_on_prompt summary_column source_lang target_lang source_prefix
+    max_source_length max_target_length val_max_target_length dataset_text_field per_device_eval_batch_size dtype
+    mlm_probability mask_replace_prob random_replace_prob
+""".split()
 
 
 class TrainOutput(NamedTuple):
@@ -96,9 +104,10 @@ class Trainer:
             is_local_process_zero=environment_local_rank() == 0,
         )
         self._peft_config = peft_config
+        self._collator = collator_settings(data_collator)
         self._early_stopping: dict[str, Any] = {}
         several = isinstance(eval_dataset, Mapping) and evaluates(self._read_settings())
-        if peft_config is not None or several or not isinstance(self.args, TrainingArguments):
+        if peft_config is not None or self._collator or several or not isinstance(self.args, TrainingArguments):
             names = {"eval_dataset": [f"{name}=given to the trainer" for name in eval_dataset]} if several else {}
             for line in check_settings({**self._read_settings(), **names}):
                 warnings.warn(line, UserWarning, stacklevel=2)
@@ -348,30 +357,8 @@ class Trainer:
                 setattr(self.state, name, value)
 
     def _evaluate(self, data: Any, scratch: Path, folder: Path) -> dict[str, float]:
-        taken = (
-            "max_length",
-            "packing",
-            "packing_strategy",
-            "assistant_only_loss",
-            "completion_only_loss",
-            "chat_template",
-            "chat_template_path",
-            "column_mapping",
-            "text_column",
-            "train_on_prompt",
-            "summary_column",
-            "source_lang",
-            "target_lang",
-            "source_prefix",
-            "max_source_length",
-            "max_target_length",
-            "val_max_target_length",
-            "dataset_text_field",
-            "per_device_eval_batch_size",
-            "dtype",
-        )
         own = self._read_settings()
-        settings = {name: own[name] for name in taken if own.get(name) is not None}
+        settings = {name: own[name] for name in _EVALUATION_SETTINGS if own.get(name) is not None}
         settings.update(self._model_settings(scratch, self._trained))
         settings["dataset"] = dataset_sources("eval_dataset", data, folder, self._formatting)
         found = json.loads(output_of(["eval", "--json", *flags(settings)]))
@@ -398,7 +385,7 @@ class Trainer:
         settings = training_settings(self.args)
         if self._peft_config is not None:
             settings.update(lora_settings(self._peft_config))
-        return {**settings, **self._early_stopping}
+        return {**settings, **self._collator, **self._early_stopping}
 
     def _output_dir(self) -> Path:
         return Path(self._read_settings()["output_dir"])
@@ -420,6 +407,12 @@ class Trainer:
             "train_dataloader": None,
             "eval_dataloader": None,
         }
+
+
+class Seq2SeqTrainer(Trainer):
+    """``transformers.Seq2SeqTrainer``: Trainer for models with an encoder and a decoder; evaluation is by loss."""
+
+    _default_args = Seq2SeqTrainingArguments
 
 
 class SFTTrainer(Trainer):
