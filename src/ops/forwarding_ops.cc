@@ -123,7 +123,7 @@ void ForwardingOps::head_rmsnorm_backward(TensorView dqkv, ConstTensorView qkv, 
 void ForwardingOps::rope(TensorView qkv, const AttentionShape& shape, std::span<const int32_t> positions,
                          const RopeTable& table, bool inverse) {
   RopeTable angles = table;
-  forward("rope", {&angles.cos, &angles.sin}, {&qkv},
+  forward("rope", {&angles.cos, &angles.sin, &angles.query_scale}, {&qkv},
           [&] { ops_->rope(qkv, shape, positions, angles, inverse); });
 }
 

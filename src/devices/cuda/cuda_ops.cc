@@ -207,6 +207,8 @@ class CudaOps final : public Ops {
 
   void rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
             const RopeTable& table, bool inverse) override {
+    TESSERA_CHECK(2 * table.cos.dim(1) == shape.head_dim && table.query_scale.empty() && !table.interleaved,
+                  "a rotary embedding with options on a card");
     const int32_t* const on_card = positions_.put(positions);
     with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
       cuda::rope(at<A>(qkv_TQ), shape, on_card, at<float>(table.cos), at<float>(table.sin), inverse,

@@ -18,6 +18,9 @@ void check_supported(const ModelConfig& config, const std::string& origin) {
   const std::string& model = family_info(config.family).architecture;
   if (config.encoder_decoder || config.encoder)
     fail(ExitCode::kBadConfig, "{}: {} is not written as GGUF: use the Hugging Face folder", origin, model);
+  if (family_info(config.family).gguf_architecture.empty())
+    fail(ExitCode::kBadConfig, "{}: llama.cpp has no architecture for {}: use the Hugging Face folder",
+         origin, model);
   if (config.rope_scaling.type == RopeType::kLlama3 && !is_llama(config)) {
     fail(ExitCode::kBadConfig, "{}: llama.cpp has no Llama 3 rope scaling for {}: it cannot run this model",
          origin, model);

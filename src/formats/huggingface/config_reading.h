@@ -20,6 +20,14 @@ double read_positive(const JsonNode& number, double absent, double max);
 // bos_token_id, eos_token_id and pad_token_id; vocab_size is known.
 void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config);
 
+// Elements of a head that its rotary embedding rotates.
+int64_t rotated_elements(const ModelConfig& config);
+// rope_parameters, or rope_theta and rope_scaling; head_dim and max_position_embeddings are known.
+void read_rope(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config);
+
+// A decoder alone.
+ModelConfig read_decoder_config(const JsonNode& fields, const FamilyInfo& family);
+
 // An encoder and a decoder: T5, Flan-T5.
 ModelConfig read_t5_config(const JsonNode& fields, const FamilyInfo& family);
 

@@ -103,8 +103,8 @@ void note_dropout(const JsonNode& fields, const FamilyInfo& family, bool is_mode
 
 ModelConfig read_encoder_config(const JsonNode& fields, const FamilyInfo& family) {
   ModelConfig config;
-  config.family = family.family;
-  const bool is_modernbert = family.family == ModelFamily::kModernBert;
+  config.family = family.model_type;
+  const bool is_modernbert = family.model_type == "modernbert";
   read_encoder_sizes(fields, is_modernbert, config);
   config.rms_norm_eps = is_modernbert ? read_positive(fields["norm_eps"], 1e-5, 1)
                                       : read_positive(fields["layer_norm_eps"], 1e-12, 1);
@@ -119,7 +119,7 @@ ModelConfig read_encoder_config(const JsonNode& fields, const FamilyInfo& family
     config.activation = Activation::kGelu;
     config.qkv_bias = config.o_bias = config.mlp_bias = true;
     encoder.type_vocab_size = read_size(fields["type_vocab_size"], 2, kMaxConfigInteger);
-    if (family.family == ModelFamily::kXlmRoberta) {
+    if (family.model_type == "xlm-roberta") {
       // Positions begin after the padding token's.
       encoder.position_offset = config.pad_token_id.value_or(1) + 1;
       config.max_position_embeddings -= encoder.position_offset;

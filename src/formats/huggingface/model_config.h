@@ -14,19 +14,40 @@
 
 namespace tessera {
 
-enum class ModelFamily { kLlama, kMistral, kQwen2, kQwen3, kT5, kBert, kXlmRoberta, kModernBert };
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn, kLongRope };
 
-enum class RopeType { kDefault, kLinear, kLlama3 };
-
+// By type; rope_table.h has the formulas.
 struct RopeScaling {
   RopeType type = RopeType::kDefault;
   double factor = 1;
   double low_freq_factor = 1;                       // llama3
   double high_freq_factor = 4;                      // llama3
-  int64_t original_max_position_embeddings = 8192;  // llama3
+  int64_t original_max_position_embeddings = 8192;  // llama3, yarn, longrope
+  double attention_factor = 1;                      // yarn, longrope: times cosines and sines
+  double beta_fast = 32;                            // yarn
+  double beta_slow = 1;                             // yarn
+  bool truncate = true;                             // yarn
+  // longrope: of each frequency, in rows up to the original length, and in longer ones
+  std::vector<double> short_factor = {};
+  std::vector<double> long_factor = {};
 
   bool operator==(const RopeScaling&) const = default;
 };
+
+// The rotary embedding of some layers.
+struct Rope {
+  double theta = 10000;
+  RopeScaling scaling = {};
+
+  bool operator==(const Rope&) const = default;
+};
+
+// What a decoder's norms compute: w x / rms(x), (1 + w) x / rms(x), or w (x - mean) / deviation.
+enum class NormKind { kRms, kRmsPlusOne, kLayer };
+// Where they are: before attention and MLP, at their outputs, or both.
+enum class NormPlacement { kBefore, kAfter, kBoth };
+// The rotary embedding of a layer: none, ModelConfig::rope_theta's, or ModelConfig::local_rope.
+enum class LayerRope { kNone, kGlobal, kLocal };
 
 // An encoder whose output a decoder attends to, with T5's relative positions: scores have a bias by the
 // bucket of the distance between query and key, from one table for all layers of a stack.
@@ -56,7 +77,7 @@ struct EncoderOnly {
 
 // Fields spelled as in Hugging Face's Llama; those of other families that mean the same are read into them.
 struct ModelConfig {
-  ModelFamily family = ModelFamily::kLlama;
+  std::string family = "llama";  // its model_type (model_families.h)
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
@@ -72,8 +93,26 @@ struct ModelConfig {
   bool qkv_bias = false;  // q_proj, k_proj, v_proj: attention_bias of Llama and Qwen3, always in Qwen2
   bool o_bias = false;    // o_proj: attention_bias of Llama and Qwen3
   bool mlp_bias = false;
-  bool qk_norm = false;  // Qwen3
+  bool qk_norm = false;        // q_norm, k_norm
+  bool qk_norm_whole = false;  // over all heads at once (OLMo 2) rather than over each (Qwen3)
   Activation activation = Activation::kGatedSilu;
+  // Options of decoders: Llama has none of them.
+  NormKind norm = NormKind::kRms;
+  NormPlacement norm_placement = NormPlacement::kBefore;
+  bool parallel_blocks = false;       // attention and MLP read the same norm
+  double embedding_scale = 1;         // of the embedding's output
+  double residual_scale = 1;          // of what attention and MLP add to the stream
+  double attention_scale = 0;         // of scores; 0: 1 / sqrt(head_dim)
+  double attention_softcap = 0;       // c: scores become c tanh(score / c); 0: they stay as they are
+  double logits_scale = 1;            // of logits, before their soft cap
+  double logits_softcap = 0;          // as of scores
+  int64_t rotary_dim = 0;             // the first elements of a head that are rotated; 0: all
+  bool rope_interleaved = false;      // pairs are neighbours rather than halves
+  std::vector<LayerRope> layer_rope;  // per layer; empty: all kGlobal
+  Rope local_rope;
+  // Queries at position p are scaled by 1 + beta log(1 + floor(p / positions)); beta 0: they are not.
+  double query_scale_beta = 0;
+  int64_t query_scale_positions = 0;
   std::optional<EncoderDecoder> encoder_decoder;
   std::optional<EncoderOnly> encoder;  // neither is set: a decoder alone
   double initializer_range = 0.02;

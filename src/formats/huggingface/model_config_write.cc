@@ -38,6 +38,9 @@ OrderedJson rope_scaling_json(const RopeScaling& scaling) {
       json["original_max_position_embeddings"] = scaling.original_max_position_embeddings;
       json["rope_type"] = "llama3";
       return json;
+    case RopeType::kYarn:
+    case RopeType::kLongRope:
+      break;
   }
   TESSERA_CHECK(false, "rope type {}", static_cast<int>(scaling.type));
   return nullptr;
@@ -45,6 +48,8 @@ OrderedJson rope_scaling_json(const RopeScaling& scaling) {
 
 // Uses the spelling of transformers 5 if the original does, otherwise version 4's, which both understand.
 void write_rope(const ModelConfig& config, OrderedJson& json) {
+  const RopeType type = config.rope_scaling.type;
+  if (type == RopeType::kYarn || type == RopeType::kLongRope) return;  // as in the file
   if (!json.contains("rope_parameters")) {
     json["rope_theta"] = config.rope_theta;
     json["rope_scaling"] = rope_scaling_json(config.rope_scaling);

@@ -8,40 +8,22 @@
 namespace tessera {
 
 std::span<const EmbeddedText> config_texts();  // formats/huggingface/*.tsv
+std::vector<FamilyInfo> listed_families();     // formats/huggingface/families, made by the build
 
 std::span<const FamilyInfo> model_families() {
-  using enum ModelFamily;
-  using enum WindowLayers;
-  constexpr std::nullopt_t kNoToken = std::nullopt;
-  static const FamilyInfo families[] = {
-      // heads, head size, positions, window, BOS, EOS, biases of attention, always of q, k, v, of the MLP; QK
-      // norm
-      {kLlama, "llama", "LlamaForCausalLM", "llama", 0, 0, 2048, kNone, 0, 1, 2, true, false, true, false},
-      {kMistral, "mistral", "MistralForCausalLM", "llama", 8, 0, 131072, kAll, 4096, 1, 2, false, false,
-       false, false},
-      {kQwen2, "qwen2", "Qwen2ForCausalLM", "qwen2", 32, 0, 32768, kAfterFirst, 4096, kNoToken, kNoToken,
-       false, true, false, false},
-      {kQwen3, "qwen3", "Qwen3ForCausalLM", "qwen3", 32, 128, 32768, kAfterFirst, 4096, kNoToken, kNoToken,
-       true, false, false, true},
-      {kT5, "t5", "T5ForConditionalGeneration", "", 0, 64, 0, kNone, 0, kNoToken, 1, false, false, false,
-       false, FamilyKind::kEncoderDecoder},
-      {kBert, "bert", "BertForMaskedLM", "", 0, 0, 512, kNone, 0, kNoToken, kNoToken, false, false, false,
-       false, FamilyKind::kEncoder},
-      {kXlmRoberta, "xlm-roberta", "XLMRobertaForMaskedLM", "", 0, 0, 512, kNone, 0, 0, 2, false, false,
-       false, false, FamilyKind::kEncoder},
-      {kModernBert, "modernbert", "ModernBertForMaskedLM", "", 0, 0, 8192, kNone, 0, 50281, 50282, false,
-       false, false, false, FamilyKind::kEncoder},
-  };
+  static const std::vector<FamilyInfo> families = listed_families();
   return families;
 }
 
-const FamilyInfo& family_info(ModelFamily family) {
-  const auto found = std::ranges::find(model_families(), family, &FamilyInfo::family);
-  TESSERA_CHECK(found != model_families().end(), "family {}", static_cast<int>(family));
+const FamilyInfo& family_info(const std::string& family) {
+  const auto found = std::ranges::find(model_families(), family, &FamilyInfo::model_type);
+  TESSERA_CHECK(found != model_families().end(), "family '{}'", family);
   return *found;
 }
 
-const std::vector<ConfigField>& config_fields(FamilyKind kind) {
+namespace {
+
+const std::vector<ConfigField>& common_fields(FamilyKind kind) {
   const auto read_lines = [](const char* file) {
     std::vector<ConfigField> lines;
     for (const auto& cells : read_cells(file, text_named(config_texts(), file), 3))
@@ -53,8 +35,7 @@ const std::vector<ConfigField>& config_fields(FamilyKind kind) {
     std::vector<ConfigField> lines = read_lines(file);
     for (const ConfigField& line : of_decoders) {
       const bool is_common = line.use == "only" || line.use == "ignored";
-      if (is_common && std::ranges::find(lines, line.name, &ConfigField::name) == lines.end())
-        lines.push_back(line);
+      if (is_common && find_config_field(lines, line.name) == nullptr) lines.push_back(line);
     }
     return lines;
   };
@@ -65,8 +46,17 @@ const std::vector<ConfigField>& config_fields(FamilyKind kind) {
                                                : of_encoders;
 }
 
-const ConfigField* find_config_field(std::string_view name, FamilyKind kind) {
-  const std::vector<ConfigField>& fields = config_fields(kind);
+}  // namespace
+
+std::vector<ConfigField> config_fields(const FamilyInfo& family) {
+  std::vector<ConfigField> fields = family.fields;
+  for (const ConfigField& line : common_fields(family.kind)) {
+    if (find_config_field(family.fields, line.name) == nullptr) fields.push_back(line);
+  }
+  return fields;
+}
+
+const ConfigField* find_config_field(const std::vector<ConfigField>& fields, std::string_view name) {
   const auto found = std::ranges::find(fields, name, &ConfigField::name);
   return found == fields.end() ? nullptr : &*found;
 }

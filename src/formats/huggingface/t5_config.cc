@@ -68,16 +68,14 @@ void check_t5_total(const JsonNode& fields, const ModelConfig& config) {
 }  // namespace
 
 std::vector<std::string> lora_module_names(const ModelConfig& config) {
-  if (config.encoder && config.encoder->norm_first) return {"Wqkv", "Wo", "Wi"};
-  if (config.encoder) return {"query", "key", "value", "dense"};
-  if (!config.encoder_decoder) return lora_module_names();
+  if (!config.encoder_decoder) return family_info(config.family).lora_modules;
   if (!is_gated(config.activation)) return {"q", "k", "v", "o", "wi", "wo"};
   return {"q", "k", "v", "o", "wi_0", "wi_1", "wo"};
 }
 
 ModelConfig read_t5_config(const JsonNode& fields, const FamilyInfo& family) {
   ModelConfig config;
-  config.family = family.family;
+  config.family = family.model_type;
   config.vocab_size = read_size(fields["vocab_size"], 32128, kMaxConfigInteger);
   config.hidden_size = read_size(fields["d_model"], 512, 1 << 20);
   config.intermediate_size = read_size(fields["d_ff"], 2048, 1 << 22);

@@ -161,18 +161,27 @@ void append_totals(const Content& content, std::string& out) {
                  format_bytes(size_bytes));
 }
 
-std::string rope_text(const ModelConfig& config) {
-  const RopeScaling& scaling = config.rope_scaling;
-  switch (scaling.type) {
-    case RopeType::kDefault:
-      return fmt::format("theta {}", config.rope_theta);
-    case RopeType::kLinear:
-      return fmt::format("theta {}, linear scaling by {}", config.rope_theta, scaling.factor);
+std::string_view scaling_name(RopeType type) {
+  switch (type) {
     case RopeType::kLlama3:
+      return "llama3";
+    case RopeType::kYarn:
+      return "yarn";
+    case RopeType::kLongRope:
+      return "longrope";
+    case RopeType::kDefault:
+    case RopeType::kLinear:
       break;
   }
-  return fmt::format("theta {}, llama3 scaling by {} from {}", config.rope_theta, scaling.factor,
-                     format_count(scaling.original_max_position_embeddings, "position"));
+  return "linear";
+}
+
+std::string rope_text(double theta, const RopeScaling& scaling) {
+  std::string text = fmt::format("theta {}", theta);
+  if (scaling.type == RopeType::kDefault) return text;
+  text += fmt::format(", {} scaling by {}", scaling_name(scaling.type), scaling.factor);
+  if (scaling.type == RopeType::kLinear) return text;
+  return text + fmt::format(" from {}", format_count(scaling.original_max_position_embeddings, "position"));
 }
 
 void append_config(const ModelConfig& config, std::string& out) {
@@ -197,7 +206,11 @@ void append_config(const ModelConfig& config, std::string& out) {
     line("positions", fmt::format("{}, absolute", format_count(config.max_position_embeddings)));
   } else {
     line("positions", format_count(config.max_position_embeddings));
-    line("rope", rope_text(config));
+    line("rope", rope_text(config.rope_theta, config.rope_scaling));
+    if (std::ranges::count(config.layer_rope, LayerRope::kLocal) > 0)
+      line("local rope", rope_text(config.local_rope.theta, config.local_rope.scaling));
+    if (const auto without = std::ranges::count(config.layer_rope, LayerRope::kNone); without > 0)
+      line("no rope", fmt::format("in {} of {}", without, format_count(config.num_hidden_layers, "layer")));
   }
   const int64_t windowed = std::count_if(config.sliding_window.begin(), config.sliding_window.end(),
                                          [](int64_t window) { return window != 0; });

@@ -92,7 +92,7 @@ TEST(Inspect, SaysWhatAModelHasBesides) {
   const TestFolder folder;
   ModelConfig config = preset_config("15m");
   config.vocab_size = 100;
-  config.family = ModelFamily::kQwen3;
+  config.family = "qwen3";
   config.qkv_bias = config.o_bias = config.qk_norm = true;
   config.sliding_window.back() = 4096;
   folder.write("config.json", write_model_config(config, "bfloat16"));

@@ -1,6 +1,9 @@
-// Rotary position embedding, halves paired as in Hugging Face (i with i + E/2). Su et al., RoFormer, 2021.
+// Rotary position embedding. Su et al., RoFormer, 2021. Of every head the first R elements are rotated,
+// halves paired as in Hugging Face (i with i + R/2), or neighbours (2 i with 2 i + 1):
 //
-//   (a, b) = (x_i, x_{i + E/2})  ->  (a cos - b sin, b cos + a sin),  angle = position * inverse frequency i
+//   (a, b) -> (a cos - b sin, b cos + a sin),  angle = position * inverse frequency i
+//
+// Query heads are then multiplied by a factor of their position, if the table has one.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +15,18 @@
 
 namespace tessera {
 
-// cos and sin of position * inverse frequency, F32 [positions, E / 2] each; filled by the model.
+// cos and sin of position * inverse frequency, F32 [positions, R / 2] each; filled by the model. The rotation
+// may carry a factor, which they then have both.
 struct RopeTable {
   ConstTensorView cos;
   ConstTensorView sin;
+  ConstTensorView query_scale = {};  // F32 [positions], or empty
+  bool interleaved = false;          // pairs are neighbours
 };
 
 // Rotates the H query and G key heads of every row of qkv_TQ (BF16 or F32) in place; value heads are
-// unchanged. positions [T] index the table. `inverse` rotates back (sin -> -sin), which is the backward pass.
-// Float32 arithmetic, rounded once.
+// unchanged. positions [T] index the table. `inverse` applies the transpose (sin -> -sin), which is the
+// backward pass. Float32 arithmetic, rounded once.
 void rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
           const RopeTable& table, bool inverse, ThreadPool& pool);
 

@@ -13,12 +13,19 @@ void rotate_ref(TensorView qkv_TQ, const AttentionShape& shape, std::span<const 
       const float* sin = table.sin.as<float>() + positions[static_cast<size_t>(t)] * half;
       for (int64_t head = 0; head < shape.num_heads + shape.num_key_value_heads; ++head) {
         A* x = qkv_TQ.as<A>() + t * shape.qkv_width() + head * shape.head_dim;
+        const bool is_scaled = !table.query_scale.empty() && head < shape.num_heads;
+        const double factor =
+            is_scaled ? table.query_scale.as<float>()[positions[static_cast<size_t>(t)]] : 1;
         for (int64_t i = 0; i < half; ++i) {
-          const double a = to_float(x[i]), b = to_float(x[i + half]);
+          A& first = x[table.interleaved ? 2 * i : i];
+          A& second = x[table.interleaved ? 2 * i + 1 : i + half];
+          const double a = factor * to_float(first), b = factor * to_float(second);
           const double c = cos[i], s = inverse ? -sin[i] : sin[i];
-          x[i] = from_float<A>(static_cast<float>(a * c - b * s));
-          x[i + half] = from_float<A>(static_cast<float>(b * c + a * s));
+          first = from_float<A>(static_cast<float>(a * c - b * s));
+          second = from_float<A>(static_cast<float>(b * c + a * s));
         }
+        for (int64_t i = 2 * half; is_scaled && i < shape.head_dim; ++i)
+          x[i] = from_float<A>(static_cast<float>(factor * to_float(x[i])));
       }
     }
   });

@@ -8,11 +8,12 @@ namespace tessera {
 namespace {
 
 struct Table {
-  std::vector<float> cos, sin;
+  std::vector<float> cos, sin, query_scale;
   int64_t half_dim;
 
   Table(int64_t positions, int64_t head_dim) : half_dim(head_dim / 2) {
     for (int64_t p = 0; p < positions; ++p) {
+      query_scale.push_back(1 + 0.1f * static_cast<float>(std::log(1.0 + static_cast<double>(p / 8))));
       for (int64_t i = 0; i < half_dim; ++i) {
         const double angle = static_cast<double>(p) *
                              std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
@@ -24,6 +25,13 @@ struct Table {
   RopeTable view() const {
     const Shape shape = {std::ssize(cos) / half_dim, half_dim};
     return {{cos.data(), DType::kF32, shape}, {sin.data(), DType::kF32, shape}};
+  }
+  // The options in the bits of `which`: neighbours as pairs, scaled queries.
+  RopeTable with_options(int which) const {
+    RopeTable table = view();
+    table.interleaved = (which & 1) != 0;
+    if ((which & 2) != 0) table.query_scale = {query_scale.data(), DType::kF32, {std::ssize(query_scale)}};
+    return table;
   }
 };
 
@@ -50,6 +58,31 @@ TEST(Rope, MatchesTheFormulaInEveryImplementation) {
           expect_within(
               qkv, expected,
               fmt::format("{} {} E {} inverse {}", describe(implementation), dtype_name(dtype), E, inverse));
+        }
+      }
+    }
+  }
+}
+
+TEST(Rope, OptionsMatchTheFormulaInEveryImplementation) {
+  ThreadPool pool(2);
+  const std::vector<int32_t> positions = some_positions();
+  for (const auto& implementation : rope_table().usable()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const int64_t R : kHeadDims) {
+        for (int which = 0; which < 16; ++which) {
+          const bool inverse = (which & 4) != 0;
+          const AttentionShape shape = make_shape(4, 2, R + ((which & 8) != 0 ? 18 : 0));
+          const Table angles(32, R);
+          const RopeTable table = angles.with_options(which);
+          GuardedTensor qkv(dtype, {std::ssize(positions), shape.qkv_width()});
+          qkv.fill_normal(static_cast<uint64_t>(R));
+          const std::vector<Expected> expected =
+              expected_rope(qkv.values(), shape, positions, table, inverse);
+          implementation.kernels.rotate(qkv.view(), shape, positions, table, inverse, pool);
+          expect_within(
+              qkv, expected,
+              fmt::format("{} {} R {} options {}", describe(implementation), dtype_name(dtype), R, which));
         }
       }
     }

@@ -19,7 +19,7 @@ ModelConfig llama31_config() {
 constexpr double kBound = 6 * 0x1.0p-24;
 
 TEST(RopeFrequencies, DefaultIsThetaToTheMinusTwoIOverE) {
-  const auto found = rope_inverse_frequencies(llama31_config());
+  const auto found = rope_inverse_frequencies(llama31_config(), global_rope(llama31_config()));
   ASSERT_EQ(found.size(), 64u);
   EXPECT_EQ(found[0], 1.0f);
   for (size_t i = 0; i < found.size(); ++i) {
@@ -31,18 +31,18 @@ TEST(RopeFrequencies, DefaultIsThetaToTheMinusTwoIOverE) {
 
 TEST(RopeFrequencies, LinearDividesByTheFactor) {
   ModelConfig config = llama31_config();
-  const auto unscaled = rope_inverse_frequencies(config);
+  const auto unscaled = rope_inverse_frequencies(config, global_rope(config));
   config.rope_scaling = {RopeType::kLinear, 3, 1, 4, 8192};
-  const auto scaled = rope_inverse_frequencies(config);
+  const auto scaled = rope_inverse_frequencies(config, global_rope(config));
   for (size_t i = 0; i < scaled.size(); ++i) EXPECT_EQ(scaled[i], unscaled[i] / 3.0f) << i;
 }
 
 // Llama 3.1: wavelengths above 8192 are stretched by 8, those below 2048 kept, those between blended.
 TEST(RopeFrequencies, Llama3ScalesByWavelength) {
   ModelConfig config = llama31_config();
-  const auto unscaled = rope_inverse_frequencies(config);
+  const auto unscaled = rope_inverse_frequencies(config, global_rope(config));
   config.rope_scaling = {RopeType::kLlama3, 8, 1, 4, 8192};
-  const auto scaled = rope_inverse_frequencies(config);
+  const auto scaled = rope_inverse_frequencies(config, global_rope(config));
   int64_t kept = 0, blended = 0, stretched = 0;
   for (size_t i = 0; i < scaled.size(); ++i) {
     const double f = unscaled[i];
@@ -70,7 +70,7 @@ TEST(RopeFrequencies, Llama3ScalesByWavelength) {
 
 TEST(RopeTableBuffer, HoldsCosineAndSineOfFloat32Angles) {
   const ModelConfig config = llama31_config();
-  const auto frequencies = rope_inverse_frequencies(config);
+  const auto frequencies = rope_inverse_frequencies(config, global_rope(config));
   const RopeTableBuffer buffer(config, 1000);
   const RopeTable table = buffer.table();
   ASSERT_EQ(table.cos.shape(), (Shape{1000, 64}));

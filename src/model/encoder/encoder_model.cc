@@ -7,15 +7,6 @@
 #include "model/attention_shape.h"
 
 namespace tessera {
-namespace {
-
-ModelConfig with_theta(ModelConfig config, double theta) {
-  config.rope_theta = theta;
-  return config;
-}
-
-}  // namespace
-
 EncoderModel::EncoderModel(const ModelConfig& config, DType dtype, Ops& ops)
     : TrainableModel(config, dtype, ops) {
   TESSERA_CHECK(config.encoder.has_value(), "{} layers", config.num_hidden_layers);
@@ -157,7 +148,7 @@ int64_t EncoderModel::reserve_tables(const ActivationLimits& limits) {
   if (encoder().has_positions) return 0;
   rope_ = RopeTableBuffer(config(), limits.max_sequence_length, device());
   local_rope_ =
-      RopeTableBuffer(with_theta(config(), encoder().local_rope_theta), limits.max_sequence_length, device());
+      RopeTableBuffer(config(), Rope{encoder().local_rope_theta, {}}, limits.max_sequence_length, device());
   return rope_.size_bytes() + local_rope_.size_bytes();
 }
 

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 ModelConfig tiny_encoder(bool norm_first) {
   ModelConfig config;
-  config.family = norm_first ? ModelFamily::kModernBert : ModelFamily::kBert;
+  config.family = norm_first ? "modernbert" : "bert";
   config.vocab_size = 41;
   config.hidden_size = 24;
   config.intermediate_size = 20;

@@ -28,7 +28,7 @@ struct EncoderNames {
   const char* lm_head_bias;  // in full
 };
 
-const EncoderNames& names_of(ModelFamily family) {
+const EncoderNames& names_of(const std::string& family) {
   static const EncoderNames bert = {
       "bert.embeddings.word_embeddings",
       "bert.embeddings.position_embeddings",
@@ -75,10 +75,9 @@ const EncoderNames& names_of(ModelFamily family) {
                                           "head.dense",
                                           "head.norm",
                                           "decoder.bias"};
-  TESSERA_CHECK(family == ModelFamily::kBert || family == ModelFamily::kXlmRoberta ||
-                    family == ModelFamily::kModernBert,
-                "family {} is no encoder", static_cast<int>(family));
-  return family == ModelFamily::kBert ? bert : family == ModelFamily::kXlmRoberta ? xlm_roberta : modernbert;
+  TESSERA_CHECK(family == "bert" || family == "xlm-roberta" || family == "modernbert",
+                "family {} is no encoder", family);
+  return family == "bert" ? bert : family == "xlm-roberta" ? xlm_roberta : modernbert;
 }
 
 // Lists tensors of one group.

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 ModelConfig tiny_t5(Activation activation = Activation::kGatedGeluTanh, bool tied = false) {
   ModelConfig config;
-  config.family = ModelFamily::kT5;
+  config.family = "t5";
   config.vocab_size = 37;
   config.hidden_size = 20;
   config.intermediate_size = 28;

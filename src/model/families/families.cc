@@ -19,27 +19,23 @@ std::unique_ptr<TrainableModel> make(const ModelConfig& config, DType dtype, Ops
   return std::make_unique<Model>(config, dtype, ops);
 }
 
+// The class that computes families of a kind.
 struct Implementation {
-  ModelFamily family;
+  FamilyKind kind;
   std::unique_ptr<TrainableModel> (*make)(const ModelConfig& config, DType dtype, Ops& ops);
   ParameterLayout (*layout)(const ModelConfig& config);
 };
 
 constexpr Implementation kImplementations[] = {
-    {ModelFamily::kLlama, make<LlamaModel>, LlamaModel::parameter_layout},
-    {ModelFamily::kMistral, make<LlamaModel>, LlamaModel::parameter_layout},
-    {ModelFamily::kQwen2, make<LlamaModel>, LlamaModel::parameter_layout},
-    {ModelFamily::kQwen3, make<LlamaModel>, LlamaModel::parameter_layout},
-    {ModelFamily::kT5, make<EncoderDecoderModel>, EncoderDecoderModel::parameter_layout},
-    {ModelFamily::kBert, make<EncoderModel>, EncoderModel::parameter_layout},
-    {ModelFamily::kXlmRoberta, make<EncoderModel>, EncoderModel::parameter_layout},
-    {ModelFamily::kModernBert, make<EncoderModel>, EncoderModel::parameter_layout},
+    {FamilyKind::kDecoder, make<LlamaModel>, LlamaModel::parameter_layout},
+    {FamilyKind::kEncoderDecoder, make<EncoderDecoderModel>, EncoderDecoderModel::parameter_layout},
+    {FamilyKind::kEncoder, make<EncoderModel>, EncoderModel::parameter_layout},
 };
 
 const Implementation& implementation_of(const ModelConfig& config) {
-  const auto* found = std::ranges::find(kImplementations, config.family, &Implementation::family);
-  TESSERA_CHECK(found != std::end(kImplementations), "no model for family {}",
-                static_cast<int>(config.family));
+  const FamilyKind kind = family_info(config.family).kind;
+  const auto* found = std::ranges::find(kImplementations, kind, &Implementation::kind);
+  TESSERA_CHECK(found != std::end(kImplementations), "no model for family {}", config.family);
   return *found;
 }
 

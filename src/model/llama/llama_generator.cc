@@ -13,8 +13,9 @@ namespace tessera {
 struct LlamaGenerator::Impl {
   Impl(LlamaModel& of_model, int64_t max_positions, int64_t chunk);
 
-  // Computes the last row of logits_V after these tokens, if requested.
-  void feed_chunk(std::span<const int32_t> ids, bool want_logits);
+  // Computes the last row of logits_V after these tokens of a text that has `text_length` so far, if
+  // requested.
+  void feed_chunk(std::span<const int32_t> ids, int64_t text_length, bool want_logits);
 
   LlamaModel* model;
   int64_t capacity;
@@ -29,8 +30,8 @@ struct LlamaGenerator::Impl {
   std::vector<KeyValueCache> caches;  // per layer
   ActivationPolicy policy;
   Activations activations;
-  std::vector<int32_t> positions;  // 0 .. capacity - 1
-  std::vector<float> logits_V;     // of the host
+  std::vector<int32_t> table_rows;  // 0, 1, ... of the rotary embedding
+  std::vector<float> logits_V;      // of the host
 };
 
 namespace {
@@ -91,8 +92,8 @@ LlamaGenerator::Impl::Impl(LlamaModel& of_model, int64_t max_positions, int64_t 
   workspace = device.allocate(sizes.workspace);
   policy = activation_policy(config, model->dtype(), {max_chunk, capacity, /*training=*/false});
   rope = RopeTableBuffer(config, capacity, device);
-  positions.resize(static_cast<size_t>(capacity));
-  std::iota(positions.begin(), positions.end(), 0);
+  table_rows.resize(static_cast<size_t>(capacity + position_offset(global_rope(config), capacity, capacity)));
+  std::iota(table_rows.begin(), table_rows.end(), 0);
   logits_V.resize(static_cast<size_t>(config.vocab_size));
 }
 
@@ -100,11 +101,12 @@ int64_t LlamaGenerator::memory_bytes(const TrainableModel& model, int64_t capaci
   const ModelConfig& config = model.config();
   const BufferSizes sizes = measure_buffers(llama(model), capacity, std::min(max_chunk, capacity));
   return sizes.caches + sizes.saved + sizes.working + sizes.workspace +
-         RopeTableBuffer::size_bytes(config, capacity) + capacity * dtype_bytes(DType::kI32) +
+         RopeTableBuffer::size_bytes(config, capacity) +
+         (capacity + position_offset(global_rope(config), capacity, capacity)) * dtype_bytes(DType::kI32) +
          config.vocab_size * dtype_bytes(DType::kF32);
 }
 
-void LlamaGenerator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits) {
+void LlamaGenerator::Impl::feed_chunk(std::span<const int32_t> ids, int64_t text_length, bool want_logits) {
   Ops& ops = model->ops();
   const auto num_tokens = static_cast<int64_t>(ids.size());
   Arena saved(saved_memory);
@@ -112,8 +114,13 @@ void LlamaGenerator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_lo
   activations.lay_out(model->config(), model->dtype(), num_tokens, policy, saved, working,
                       model->lora_limits());
   ops.bind_workspace(workspace.span());
+  // Keys of longrope that are in the cache stay as they are when the text outgrows the original length, as in
+  // Transformers.
+  const int64_t first_row = length + position_offset(global_rope(model->config()), text_length, capacity);
   const SequenceInfo sequences = {
-      {}, std::span<const int32_t>(positions).subspan(static_cast<size_t>(length), ids.size()), rope.table()};
+      {},
+      std::span<const int32_t>(table_rows).subspan(static_cast<size_t>(first_row), ids.size()),
+      rope.table()};
 
   model->refresh_packed_forms();
   const TensorView x_TD = activations.final_x_TD;  // the input of every layer too
@@ -162,9 +169,10 @@ std::span<const float> LlamaGenerator::feed(std::span<const int32_t> ids) {
     TESSERA_CHECK(0 <= id && id < impl.model->config().vocab_size, "token {}, vocabulary {}", id,
                   impl.model->config().vocab_size);
   }
+  const int64_t text_length = impl.length + num_tokens;
   for (int64_t begin = 0; begin < num_tokens; begin += impl.max_chunk) {
     const int64_t count = std::min(impl.max_chunk, num_tokens - begin);
-    impl.feed_chunk(ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
+    impl.feed_chunk(ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), text_length,
                     begin + count == num_tokens);
   }
   return impl.logits_V;

@@ -68,7 +68,25 @@ void LlamaModel::lay_out(const PackedBatch& batch, Arena& saved, Arena& working)
   if (offloaded_) offloaded_->begin();
   LayerScratch& scratch = activations_.layer_scratch;
   scratch.attention.lora.dropout = scratch.mlp.lora.dropout = adapter_dropout();
-  sequences_ = {batch.cu_seqlens, batch.positions, rope_.table()};
+  sequences_ = {batch.cu_seqlens, table_rows(batch), rope_.table()};
+}
+
+std::span<const int32_t> LlamaModel::table_rows(const PackedBatch& batch) {
+  const Rope rope = global_rope(config());
+  if (rope.scaling.type != RopeType::kLongRope) return batch.positions;
+  const int64_t num_positions = limits().max_sequence_length;
+  if (batch.is_slice && position_offset(rope, num_positions, num_positions) > 0)
+    fail(ExitCode::kBadConfig,
+         "context_parallel_size: rows of up to {} tokens are longer than the original {} of longrope, whose "
+         "frequencies depend on the length of the row: each rank needs whole rows",
+         num_positions, rope.scaling.original_max_position_embeddings);
+  table_rows_ = batch.positions;
+  for (size_t n = 0; n + 1 < batch.cu_seqlens.size(); ++n) {
+    const int32_t begin = batch.cu_seqlens[n], end = batch.cu_seqlens[n + 1];
+    const auto offset = static_cast<int32_t>(position_offset(rope, end - begin, num_positions));
+    for (int32_t t = begin; t < end; ++t) table_rows_[static_cast<size_t>(t)] += offset;
+  }
+  return table_rows_;
 }
 
 OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits) const {
@@ -115,6 +133,8 @@ int64_t LlamaModel::table_bytes(const ActivationLimits& limits) const {
 
 int64_t LlamaModel::reserve_tables(const ActivationLimits& limits) {
   rope_ = RopeTableBuffer(config(), limits.max_sequence_length, device());
+  if (config().rope_scaling.type == RopeType::kLongRope)
+    table_rows_.reserve(static_cast<size_t>(limits.max_tokens));
   policy_ = policy_of(limits);
   activations_.reserve(config(), limits.max_tokens);
   offloaded_.reset();

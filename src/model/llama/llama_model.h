@@ -79,6 +79,9 @@ class LlamaModel final : public TrainableModel {
   void compute_layer_backward(int64_t layer, WeightUpdate update) override;
   void compute_embedding_backward(const PackedBatch& batch, Update update) override;
 
+  // The rows of the tables of rotary embeddings that the tokens of a batch take.
+  std::span<const int32_t> table_rows(const PackedBatch& batch);
+
   float norm_eps() const { return block_configs_.front().norm_eps; }
 
   std::vector<AttentionBlockConfig> block_configs_;  // per layer
@@ -86,6 +89,7 @@ class LlamaModel final : public TrainableModel {
   LlamaGrads grads_;
   double matrix_elements_ = 0;  // of all layers
   RopeTableBuffer rope_;
+  std::vector<int32_t> table_rows_;  // of longrope
   ActivationPolicy policy_;
   Activations activations_;
   std::optional<OffloadedInputs> offloaded_;

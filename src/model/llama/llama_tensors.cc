@@ -3,11 +3,35 @@
 #include <utility>
 
 #include "base/error.h"
+#include "formats/huggingface/model_families.h"
 
 namespace tessera {
 namespace {
 
 using Kind = ParameterKind;
+
+// Weights [sizes, columns] under these names, or under one: stacked.
+std::vector<ParameterPart> stacked(const std::vector<std::string>& names, const std::vector<int64_t>& sizes,
+                                   int64_t columns) {
+  TESSERA_CHECK(names.size() == sizes.size() || names.size() == 1, "{} names", names.size());
+  std::vector<ParameterPart> parts;
+  int64_t sum = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    sum += sizes[i];
+    if (names.size() > 1) parts.push_back({names[i] + ".weight", {sizes[i], columns}});
+  }
+  if (names.size() == 1) parts.push_back({names[0] + ".weight", {sum, columns}});
+  return parts;
+}
+
+// The biases of such weights.
+std::vector<ParameterPart> biases_of(std::vector<ParameterPart> weights) {
+  for (ParameterPart& part : weights) {
+    part.name.replace(part.name.size() - std::string_view("weight").size(), std::string::npos, "bias");
+    part.shape.resize(1);
+  }
+  return weights;
+}
 
 }  // namespace
 
@@ -19,12 +43,16 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
   const int64_t D = config.hidden_size, F = config.intermediate_size, V = config.vocab_size;
   const int64_t E = config.head_dim;
   const int64_t HE = config.num_attention_heads * E, GE = config.num_key_value_heads * E;
+  const DecoderNames& names = family_info(config.family).names;
+  const std::vector<ParameterPart> qkv = stacked(names.qkv, {HE, GE, GE}, D), o = stacked({names.o}, {D}, HE);
+  const std::vector<ParameterPart> gate_up = stacked(names.gate_up, {F, F}, D);
+  const std::vector<ParameterPart> down = stacked({names.down}, {D}, F);
   std::vector<ModelTensor> tensors;
   const auto add = [&](int64_t group, Kind kind, auto& weight, TensorView& gradient,
                        std::vector<ParameterPart> parts) {
     tensors.push_back({group, kind, std::move(parts), &weight, &gradient});
   };
-  const ParameterPart embedding = {"model.embed_tokens.weight", {V, D}};
+  const ParameterPart embedding = {names.embedding + ".weight", {V, D}};
   if (config.tie_word_embeddings) {
     add(0, Kind::kEmbedding, weights.head.lm_head_VD, grads.head.lm_head_VD, {embedding});
   } else {
@@ -45,42 +73,32 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
     };
     auto& [w, mlp] = weights.layers[static_cast<size_t>(layer)];
     auto& [dw, dmlp] = grads.layers[static_cast<size_t>(layer)];
-    in_layer(Kind::kNorm, w.norm_D, dw.norm_D, {{"input_layernorm.weight", {D}}});
-    in_layer(Kind::kMatrix, w.wqkv_QD, dw.wqkv_QD,
-             {{"self_attn.q_proj.weight", {HE, D}},
-              {"self_attn.k_proj.weight", {GE, D}},
-              {"self_attn.v_proj.weight", {GE, D}}});
+    in_layer(Kind::kNorm, w.norm_D, dw.norm_D, {{names.attention_norm + ".weight", {D}}});
+    in_layer(Kind::kMatrix, w.wqkv_QD, dw.wqkv_QD, qkv);
     adapted(w.lora_qkv, dw.lora_qkv);
-    if (config.qkv_bias) {
-      in_layer(Kind::kBias, w.bqkv_Q, dw.bqkv_Q,
-               {{"self_attn.q_proj.bias", {HE}},
-                {"self_attn.k_proj.bias", {GE}},
-                {"self_attn.v_proj.bias", {GE}}});
-    }
+    if (config.qkv_bias) in_layer(Kind::kBias, w.bqkv_Q, dw.bqkv_Q, biases_of(qkv));
     if (config.qk_norm) {
-      in_layer(Kind::kNorm, w.q_norm_E, dw.q_norm_E, {{"self_attn.q_norm.weight", {E}}});
-      in_layer(Kind::kNorm, w.k_norm_E, dw.k_norm_E, {{"self_attn.k_norm.weight", {E}}});
+      in_layer(Kind::kNorm, w.q_norm_E, dw.q_norm_E, {{names.q_norm + ".weight", {E}}});
+      in_layer(Kind::kNorm, w.k_norm_E, dw.k_norm_E, {{names.k_norm + ".weight", {E}}});
     }
-    in_layer(Kind::kMatrix, w.wo_DHE, dw.wo_DHE, {{"self_attn.o_proj.weight", {D, HE}}});
+    in_layer(Kind::kMatrix, w.wo_DHE, dw.wo_DHE, o);
     adapted(w.lora_o, dw.lora_o);
-    if (config.o_bias) in_layer(Kind::kBias, w.bo_D, dw.bo_D, {{"self_attn.o_proj.bias", {D}}});
+    if (config.o_bias) in_layer(Kind::kBias, w.bo_D, dw.bo_D, biases_of(o));
 
-    in_layer(Kind::kNorm, mlp.norm_D, dmlp.norm_D, {{"post_attention_layernorm.weight", {D}}});
-    in_layer(Kind::kMatrix, mlp.w1_F2D, dmlp.w1_F2D,
-             {{"mlp.gate_proj.weight", {F, D}}, {"mlp.up_proj.weight", {F, D}}});
+    in_layer(Kind::kNorm, mlp.norm_D, dmlp.norm_D, {{names.mlp_norm + ".weight", {D}}});
+    in_layer(Kind::kMatrix, mlp.w1_F2D, dmlp.w1_F2D, gate_up);
     adapted(mlp.lora_1, dmlp.lora_1);
-    if (config.mlp_bias) {
-      in_layer(Kind::kBias, mlp.b1_F2, dmlp.b1_F2, {{"mlp.gate_proj.bias", {F}}, {"mlp.up_proj.bias", {F}}});
-    }
-    in_layer(Kind::kMatrix, mlp.w2_DF, dmlp.w2_DF, {{"mlp.down_proj.weight", {D, F}}});
+    if (config.mlp_bias) in_layer(Kind::kBias, mlp.b1_F2, dmlp.b1_F2, biases_of(gate_up));
+    in_layer(Kind::kMatrix, mlp.w2_DF, dmlp.w2_DF, down);
     adapted(mlp.lora_2, dmlp.lora_2);
-    if (config.mlp_bias) in_layer(Kind::kBias, mlp.b2_D, dmlp.b2_D, {{"mlp.down_proj.bias", {D}}});
+    if (config.mlp_bias) in_layer(Kind::kBias, mlp.b2_D, dmlp.b2_D, biases_of(down));
   }
 
   const int64_t last = config.num_hidden_layers + 1;
-  add(last, Kind::kNorm, weights.head.norm_D, grads.head.norm_D, {{"model.norm.weight", {D}}});
+  add(last, Kind::kNorm, weights.head.norm_D, grads.head.norm_D, {{names.final_norm + ".weight", {D}}});
   if (!config.tie_word_embeddings) {
-    add(last, Kind::kLmHead, weights.head.lm_head_VD, grads.head.lm_head_VD, {{"lm_head.weight", {V, D}}});
+    add(last, Kind::kLmHead, weights.head.lm_head_VD, grads.head.lm_head_VD,
+        {{names.lm_head + ".weight", {V, D}}});
   }
   return tensors;
 }

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "formats/huggingface/module_classes.h"
+#include "formats/huggingface/model_families.h"
 #include "settings/compat/compat_table.h"
 #include "settings/fields/fields.h"
 #include "settings/run_settings.h"
@@ -246,22 +246,22 @@ void apply_fsdp(FlagTable* table, RunSpec* spec) { FsdpApplication(table, spec).
 
 void check_wrapped_classes(const FsdpArguments& fsdp, const ModelConfig& config) {
   if (fsdp.layer_classes.empty()) return;
-  const ModuleClasses& classes = module_classes(config.family);
+  const FamilyInfo& family = family_info(config.family);
   std::vector<std::string> others;
   for (const std::string& name : fsdp.layer_classes) {
-    if (name == classes.layer) continue;
-    if (std::ranges::find(classes.others, name) == classes.others.end()) {
+    if (name == family.layer_class) continue;
+    if (std::ranges::find(family.other_classes, name) == family.other_classes.end()) {
       fail(ExitCode::kBadConfig,
            "fsdp_config: transformer_layer_cls_to_wrap: the model has no module of the class '{}'; its "
            "layers are "
            "of the class {}",
-           printable(name), classes.layer);
+           printable(name), family.layer_class);
     }
     others.push_back(name);
   }
   if (others.empty()) return;
   log_warning("fsdp_config: transformer_layer_cls_to_wrap {} has no effect: weights are gathered by {}",
-              fmt::join(others, ", "), classes.layer);
+              fmt::join(others, ", "), family.layer_class);
 }
 
 }  // namespace tessera

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "formats/huggingface/model_config.h"
 #include "formats/huggingface/model_families.h"
-#include "formats/huggingface/module_classes.h"
 #include "io/file.h"
 #include "settings/compat/compat_table.h"
 #include "settings/config_file.h"
@@ -375,7 +374,7 @@ TEST(FsdpSettings, HybridShardingSaysHowItDiffers) {
 }
 
 TEST(FsdpSettings, WrappedClassesMustBeInTheModel) {
-  const auto error = [](ModelFamily family, const json& names) -> std::string {
+  const auto error = [](const char* family, const json& names) -> std::string {
     ModelConfig config;
     config.family = family;
     const auto outcome = with_config({{"transformer_layer_cls_to_wrap", names}});
@@ -388,22 +387,21 @@ TEST(FsdpSettings, WrappedClassesMustBeInTheModel) {
     }
     return "";
   };
-  using enum ModelFamily;
-  EXPECT_EQ(error(kLlama, "LlamaDecoderLayer"), "");
-  EXPECT_EQ(error(kMistral, {"MistralDecoderLayer"}), "");
-  EXPECT_EQ(error(kQwen2, "Embedding, Qwen2DecoderLayer"), "");
-  EXPECT_EQ(error(kQwen3, json::array()), "");
-  EXPECT_EQ(error(kT5, "T5Block"), "");
-  EXPECT_EQ(error(kBert, {"BertLayer"}), "");
-  EXPECT_EQ(error(kXlmRoberta, "XLMRobertaLayer"), "");
-  EXPECT_EQ(error(kModernBert, "ModernBertEncoderLayer"), "");
-  EXPECT_THAT(error(kT5, "BertLayer"), HasSubstr("its layers are of the class T5Block"));
-  EXPECT_EQ(error(kQwen3, "LlamaDecoderLayer"),
+  EXPECT_EQ(error("llama", "LlamaDecoderLayer"), "");
+  EXPECT_EQ(error("mistral", {"MistralDecoderLayer"}), "");
+  EXPECT_EQ(error("qwen2", "Embedding, Qwen2DecoderLayer"), "");
+  EXPECT_EQ(error("qwen3", json::array()), "");
+  EXPECT_EQ(error("t5", "T5Block"), "");
+  EXPECT_EQ(error("bert", {"BertLayer"}), "");
+  EXPECT_EQ(error("xlm-roberta", "XLMRobertaLayer"), "");
+  EXPECT_EQ(error("modernbert", "ModernBertEncoderLayer"), "");
+  EXPECT_THAT(error("t5", "BertLayer"), HasSubstr("its layers are of the class T5Block"));
+  EXPECT_EQ(error("qwen3", "LlamaDecoderLayer"),
             "fsdp_config: transformer_layer_cls_to_wrap: the model has no module of the class "
             "'LlamaDecoderLayer'; its layers are of the class Qwen3DecoderLayer");
-  EXPECT_THAT(error(kLlama, "llamadecoderlayer"), HasSubstr("LlamaDecoderLayer"));
+  EXPECT_THAT(error("llama", "llamadecoderlayer"), HasSubstr("LlamaDecoderLayer"));
   LogTap tap;
-  EXPECT_EQ(error(kLlama, {"LlamaMLP", "LlamaDecoderLayer"}), "");
+  EXPECT_EQ(error("llama", {"LlamaMLP", "LlamaDecoderLayer"}), "");
   EXPECT_THAT(
       tap.take(),
       testing::ElementsAre(HasSubstr("LlamaMLP has no effect: weights are gathered by LlamaDecoderLayer")));
@@ -412,10 +410,10 @@ TEST(FsdpSettings, WrappedClassesMustBeInTheModel) {
 }
 
 TEST(FsdpSettings, EveryFamilyHasItsLayerClass) {
-  std::set<std::string_view> layers;
-  for (const FamilyInfo& family : model_families()) layers.insert(module_classes(family.family).layer);
+  std::set<std::string> layers;
+  for (const FamilyInfo& family : model_families()) layers.insert(family.layer_class);
   EXPECT_EQ(layers.size(), model_families().size());
-  EXPECT_EQ(module_classes(ModelFamily::kT5).layer, "T5Block");
+  EXPECT_EQ(family_info("t5").layer_class, "T5Block");
 }
 
 // Of any words and keys together, each is honoured, noted or refused by name: the stage is that of the

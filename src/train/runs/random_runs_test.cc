@@ -53,16 +53,15 @@ class Draw {
 
 // Draws a family that Hugging Face's files can describe.
 void draw_family(Draw& draw, ModelConfig* config) {
-  config->family = draw.one_of({ModelFamily::kLlama, ModelFamily::kLlama, ModelFamily::kMistral,
-                                ModelFamily::kQwen2, ModelFamily::kQwen3});
-  if (config->family == ModelFamily::kMistral) {
+  config->family = draw.one_of<const char*>({"llama", "llama", "mistral", "qwen2", "qwen3"});
+  if (config->family == "mistral") {
     config->sliding_window.assign(static_cast<size_t>(config->num_hidden_layers), draw.number(5, 60));
-  } else if (config->family == ModelFamily::kQwen2) {
+  } else if (config->family == "qwen2") {
     config->qkv_bias = true;
   } else {
     config->qkv_bias = config->o_bias = draw.coin();
-    config->qk_norm = config->family == ModelFamily::kQwen3;
-    config->mlp_bias = config->family == ModelFamily::kLlama && draw.coin();
+    config->qk_norm = config->family == "qwen3";
+    config->mlp_bias = config->family == "llama" && draw.coin();
   }
 }
 
