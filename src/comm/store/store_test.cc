@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <map>
 #include <string>
 #include <thread>
@@ -174,9 +175,12 @@ TEST(StoreValues, AWatchedKeyIsKnownSoonAfterItIsSetAndNeverWaitedFor) {
 
 TEST(StoreSettings, FirstDifferenceIsNamedOnEveryRank) {
   const auto server = StoreServer::start(quick_server_options(4));
+  std::barrier first_check(4);
   run_ranks(4, [&](int rank) {
     const auto store = StoreClient::join(test_world(rank, 4, 2, server->port()), quick_store_options());
     EXPECT_EQ(error_of([&] { store->check_same_settings({{"lr", "1e-4"}, {"seed", "1"}}); }), "");
+    // A rank that is still in the first check would learn there that the second has failed elsewhere.
+    first_check.arrive_and_wait();
     std::map<std::string, std::string> settings{{"lr", "1e-4"}, {"seed", "1"}, {"stage", "2"}};
     if (rank == 2) settings = {{"lr", "1e-4"}, {"seed", "2"}};
     EXPECT_EQ(
