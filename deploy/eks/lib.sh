@@ -112,6 +112,7 @@ cost_line() { # STORAGE FSX_GIB [NODES USD_PER_HOUR]; begins with $cost_heading
   awk -v heading="${cost_heading:-cost while it exists}" -v storage="$1" -v gib="$2" -v nodes="${3-}" -v usd="${4-}" -v date="$price_date" 'BEGIN {
     control = 0.10; nat = 0.045 + 0.005; system_nodes = 2 * (0.1008 + 50 * 0.08 / 730)
     if (storage == "fsx") { disk = gib * 0.145 / 730; what = sprintf("FSx %d GiB %.2f", gib, disk) }
+    if (storage == "fsx-efa") { disk = gib * 0.60 / 730; what = sprintf("FSx with EFA %d GiB %.2f", gib, disk) }
     if (storage == "efs") what = "EFS 0.30 per GB and month of data"
     if (storage == "s3") what = "S3 0.023 and disks 0.08 per GB and month"
     total = control + nat + system_nodes + disk

@@ -11,6 +11,7 @@ usage: up.sh --name NAME --region REGION --image IMAGE [options]
   --zone ZONE               of the training nodes and their file system (the region's first)
   --storage fsx|efs|s3      Lustre with a bucket behind it, NFS, or a disk for one node and a bucket to read from (fsx)
   --fsx-capacity GIB        1200 or a multiple of 2400 (1200, or as large as it is); it can only grow
+  --fsx-efa                 a file system that nodes with --efa can reach by EFA, too: 4800 GiB or a multiple, 1000 MB/s per TiB
   --bucket BUCKET           an existing bucket with data; otherwise one is created (fsx, s3)
   --trainer VERSION         2.1.0 (with Kueue 0.15.2) or 2.2.0 (with Kueue 0.19.2) (2.1.0)
   --instance TYPE, --nodes N  the queue's quota (r7i.16xlarge, 4)
@@ -33,7 +34,7 @@ HELP
 # Only kubectl gets the token, through a pipe.
 token=${HF_TOKEN:-}
 unset HF_TOKEN
-image='' zone='' storage=fsx fsx_capacity='' bucket='' trainer=2.1.0 instance=r7i.16xlarge nodes=4 spot_only='' efa=''
+image='' zone='' storage=fsx fsx_capacity='' fsx_efa='' bucket='' trainer=2.1.0 instance=r7i.16xlarge nodes=4 spot_only='' efa=''
 max_vcpus='' public_access_cidr=0.0.0.0/0 monitoring=yes logs='' cards='' card_instance=g6e.16xlarge card_nodes='' card_image=''
 while [ $# -gt 0 ]; do
   option=${1//_/-}
@@ -55,6 +56,7 @@ while [ $# -gt 0 ]; do
     --public-access-cidr) public_access_cidr=${2-} ;;
     --spot-only) spot_only=yes shifted=1 ;;
     --efa) efa=yes shifted=1 ;;
+    --fsx-efa) fsx_efa=yes shifted=1 ;;
     --cards) cards=${2-} ;;
     --card-instance) card_instance=${2-} ;;
     --card-nodes) card_nodes=${2-} ;;
@@ -87,6 +89,9 @@ case $trainer in
   2.2.0) kueue=0.19.2 ;;
   *) usage_error "--trainer: expected 2.1.0 or 2.2.0, found '$trainer'" ;;
 esac
+[ -z "$fsx_efa" ] || [[ $storage = fsx && -n $efa ]] || usage_error "--fsx-efa: is for --storage fsx and nodes with --efa"
+[ -z "$fsx_efa" ] || [ -z "$fsx_capacity" ] || ((fsx_capacity % 4800 == 0)) ||
+  usage_error "--fsx-capacity: with --fsx-efa expected a multiple of 4800, found $fsx_capacity"
 [ -z "$fsx_capacity" ] || [ "$fsx_capacity" = 1200 ] || ((fsx_capacity % 2400 == 0)) ||
   usage_error "--fsx-capacity: expected 1200 or a multiple of 2400, found $fsx_capacity"
 karpenter=1.8.1 prometheus_stack=80.4.1 loki=6.46.0 alloy=1.4.0 nvidia_device_plugin=0.17.1 efa_device_plugin=v0.5.7
@@ -117,17 +122,17 @@ account=$(ask aws sts get-caller-identity --query Account --output text)
 say "cluster $name in $region, account ${account:-unknown}; state in $state"
 # A smaller file system would be a new one: Terraform would delete this one and all that is on it.
 present_capacity=$(remembered fsx_capacity)
-fsx_capacity=${fsx_capacity:-${present_capacity:-1200}}
+fsx_capacity=${fsx_capacity:-${present_capacity:-$([ -n "$fsx_efa" ] && echo 4800 || echo 1200)}}
 [ "$storage" != fsx ] || ((fsx_capacity >= ${present_capacity:-0})) ||
   die "--fsx-capacity $fsx_capacity: the file system has $present_capacity GiB, and a smaller one would replace it with an empty one" 78
 # Without it Terraform would delete the logs.
 logs=${logs:-$(remembered logs)}
 [ -z "$logs" ] || say "logs: a disk of 20 GiB, 2 USD a month, and 0.023 USD per GB and month in the bucket"
-cost_line "$storage" "$fsx_capacity" "$nodes x $instance" "$training_usd"
+cost_line "$storage${fsx_efa:+-efa}" "$fsx_capacity" "$nodes x $instance" "$training_usd"
 confirm "This starts to cost money."
 
-# With another storage or zone Terraform would delete the file system and all that is on it.
-settings="storage=$storage bucket=$bucket zone=$zone"
+# With another storage, zone or way to reach it Terraform would delete the file system and all that is on it.
+settings="storage=$storage bucket=$bucket zone=$zone${fsx_efa:+ fsx_efa=yes}"
 present_settings=$(remembered settings)
 if [ -n "$present_settings" ] && [ "$present_settings" != "$settings" ]; then
   die "this cluster was made with $present_settings, not $settings: changing it would delete the data; give the same \
@@ -143,7 +148,7 @@ fi
 say "== network, storage, roles"
 variables=("-var=name=$name" "-var=region=$region" "-var=zone=$zone" "-var=storage=$storage" "-var=bucket=$bucket"
   "-var=fsx_capacity_gib=$fsx_capacity" "-var=efa=$([ -n "$efa" ] && echo true || echo false)"
-  "-var=logs=$([ -n "$logs" ] && echo true || echo false)")
+  "-var=fsx_efa=$([ -n "$fsx_efa" ] && echo true || echo false)" "-var=logs=$([ -n "$logs" ] && echo true || echo false)")
 terraform_init
 say "+ terraform -chdir=$state/terraform plan ${variables[*]}"
 planned=2

@@ -116,6 +116,12 @@ echo "storage=fsx bucket= zone=us-east-1c" >"$FAKE/state/settings"
 echo 4800 >"$FAKE/state/fsx_capacity"
 up --fsx-capacity 1200 || fail "after an attempt that made nothing: $(tail -3 "$FAKE/log")"
 
+# EFA is decided when a file system is made.
+begin
+up --efa --fsx-efa || fail "a file system with EFA: $(tail -3 "$FAKE/log")"
+grep -q 'fsx_capacity_gib=4800 .*fsx_efa=true' "$FAKE/calls" || fail "the variables of a file system with EFA: $(grep -m 1 fsx_efa "$FAKE/calls")"
+if up --efa; then fail "one without EFA in its place was accepted"; fi
+
 begin
 up && down --keep-bucket || fail "down.sh --keep-bucket: $(tail -3 "$FAKE/log")"
 [ -e "$FAKE/kept_bucket" ] || fail "the bucket was not kept"
@@ -127,7 +133,7 @@ echo volume >"$FAKE/in_use"
 if down; then fail "a volume that is left is not reported"; fi
 grep -q 'volumes: i-left' "$FAKE/log" || fail "what is left: $(tail -3 "$FAKE/log")"
 
-for wrong in "--name UPPER" "--name a-name-of-thirty-three-characters" "--region here" "--storage nfs" "--trainer 9" "--fsx-capacity 0" "--fsx-capacity 1300" "--max-vcpus 64" "--instance foo" "--image a;b" "--cards 4" "--cards 0 --card-image r/t:1" \
+for wrong in "--name UPPER" "--name a-name-of-thirty-three-characters" "--region here" "--storage nfs" "--trainer 9" "--fsx-capacity 0" "--fsx-capacity 1300" "--fsx-efa" "--fsx-efa --efa --fsx-capacity 2400" "--fsx-efa --efa --storage efs" "--max-vcpus 64" "--instance foo" "--image a;b" "--cards 4" "--cards 0 --card-image r/t:1" \
   "--cards 2 --card-image r/t:1 --card-nodes 4" "--logs --no-monitoring" "--logs --name a-name-of-thirty-charactersss" "--nonsense" "--name"; do
   begin
   code=0

@@ -67,10 +67,18 @@ resource "aws_fsx_lustre_file_system" "this" {
   deployment_type             = "PERSISTENT_2"
   file_system_type_version    = "2.15" # an older server refuses clients of AL2023
   storage_capacity            = var.fsx_capacity_gib
-  per_unit_storage_throughput = var.fsx_throughput
+  per_unit_storage_throughput = var.fsx_efa ? 1000 : var.fsx_throughput
   data_compression_type       = "LZ4"
   subnet_ids                  = [aws_subnet.private[local.zone].id]
-  security_group_ids          = [aws_security_group.storage[0].id]
+  security_group_ids          = concat([aws_security_group.storage[0].id], var.fsx_efa ? aws_security_group.efa[*].id : [])
+  # Set when it is made. It needs servers of its own for metadata, and the group that is open to itself.
+  efa_enabled = var.fsx_efa ? true : null
+  dynamic "metadata_configuration" {
+    for_each = var.fsx_efa ? [1] : []
+    content {
+      mode = "AUTOMATIC"
+    }
+  }
   # What must outlive the file system is in the bucket; backups would cost on. The provider makes none at the end either.
   automatic_backup_retention_days = 0
   tags                            = { Name = var.name }

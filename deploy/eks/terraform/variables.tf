@@ -52,6 +52,12 @@ variable "fsx_throughput" {
   }
 }
 
+variable "fsx_efa" {
+  type        = bool
+  default     = false
+  description = "Nodes with EFA may reach Lustre by it: 1000 MB/s per TiB, and 4800 GiB or a multiple"
+}
+
 variable "bucket" {
   type        = string
   default     = ""
