@@ -131,6 +131,10 @@ class DeployKubernetesCommand : public DeployCommand {
 
   // Refuses flags that a TrainJob cannot change in its runtime's pods, and flags that other jobs lack.
   static void check_runtime_flags(const FlagTable& table, const JobSettings& job) {
+    if (job.kind == JobKind::kPyTorchJob && job.pod.node_check) {
+      fail(ExitCode::kUsage,
+           "--node_check: kubelet would repeat the check of a PyTorchJob's pod on the same node for ever");
+    }
     if (!shares_runtime(job)) {
       if (!table.is_set("runtime")) return;
       fail(ExitCode::kUsage, "--runtime: {}; leave it out",

@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/data/text_input.h"
 #include "cli/deploy/deploy_command.h"
 #include "cli/terminal/terminal.h"
+#include "cluster/jobs/server_check.h"
 #include "cluster/manifests/lint.h"
 
 namespace tessera {
@@ -14,15 +16,26 @@ class DeployLintCommand : public DeployCommand {
  public:
   std::string name() const override { return "deploy lint"; }
 
-  void declare_flags(FlagTable* table) override { declare(table, "files", &files_); }
+  void declare_flags(FlagTable* table) override {
+    declare(table, "files", &files_);
+    declare(table, "server", &asks_server_);
+  }
 
   void run(FlagTable*) override {
     std::vector<Manifest> manifests;
+    std::string all;
     for (const std::string& file : files_) {
       const std::string origin = file == "-" ? "standard input" : file;
-      for (Manifest& each : parse_manifests(read_input(file), origin)) manifests.push_back(std::move(each));
+      const std::string text = read_input(file);
+      for (Manifest& each : parse_manifests(text, origin)) manifests.push_back(std::move(each));
+      all += text + "\n---\n";
     }
-    const std::vector<std::string> findings = lint_manifests(manifests);
+    std::vector<std::string> findings = lint_manifests(manifests);
+    if (asks_server_) {
+      ServerCheck server = check_on_server(Kubectl(process_environment()), all, manifests);
+      std::ranges::move(server.findings, std::back_inserter(findings));
+      for (const std::string& note : server.notes) print("{}\n", note);
+    }
     for (const std::string& finding : findings) print("{}\n", finding);
     for (const Manifest& each : manifests) {
       if (has_rules(each) || each.kind().empty()) continue;
@@ -45,6 +58,7 @@ class DeployLintCommand : public DeployCommand {
 
  private:
   std::vector<std::string> files_;
+  bool asks_server_ = false;
 };
 
 }  // namespace

@@ -48,6 +48,9 @@ double checkpoint_seconds(const JobRun& run, const JobPlan& plan) {
   return static_cast<double>(plan.forecast.disk.checkpoint_bytes) / (run.storage_mb_per_s * 1e6);
 }
 
+// Whole ones, because a part is measured in this process: the same request gives the same manifest.
+int64_t planned_gib(const JobPlan& plan) { return (plan.forecast.memory.node_bytes() >> 30) + 1; }
+
 }  // namespace
 
 std::string job_name(std::string_view given, std::string_view model, JobKind kind, int num_nodes) {
@@ -75,6 +78,7 @@ void complete_job(JobRun run, JobSettings* job) {
   const JobPlan plan = plan_job(request);
   job->grace = job_grace(run, plan);
   job->pod.pod_grace_s = job->grace.pod_s;
+  job->planned_bytes = planned_gib(plan) << 30;
   job->train_arguments = pod_arguments(run.given_flags, plan.layout, plan.step_rows, job->name);
   job->about = lines_about(run, plan, *job);
 }
@@ -106,8 +110,6 @@ GracePeriods job_grace(const JobRun& run, const JobPlan& plan) {
 std::vector<std::string> lines_about(const JobRun& run, const JobPlan& plan, const JobSettings& job) {
   const RunForecast& forecast = plan.forecast;
   const Instance& instance = run.instance;
-  // Whole ones, because a part is measured in this process: the same request gives the same manifest.
-  const int64_t planned_gib = (forecast.memory.node_bytes() >> 30) + 1;
   const bool has_adapters = forecast.num_frozen > 0;
   const int64_t num_parameters = has_adapters ? forecast.num_frozen : forecast.num_parameters;
   std::vector<std::string> lines = {
@@ -119,7 +121,7 @@ std::vector<std::string> lines_about(const JobRun& run, const JobPlan& plan, con
           format_count(job.local_world_size, "rank")),
       fmt::format(
           "Memory of a node: {} GiB planned, {} in the pod; the rest holds files and copies of checkpoints.",
-          planned_gib, format_bytes(job.size.memory_bytes))};
+          planned_gib(plan), format_bytes(job.size.memory_bytes))};
   if (job.pod.on_card) {
     lines.push_back(fmt::format("Memory of the card, an {}: {} planned, {} free.", instance.card.name,
                                 format_bytes(forecast.memory.device_bytes()),

@@ -71,7 +71,8 @@ std::optional<std::string> event_message(const JobObjects& job, std::initializer
 }  // namespace
 
 std::optional<Diagnosis> not_admitted(const JobObjects& job) {
-  const bool is_suspended = flag_at(job.top, "/spec/suspend");
+  const bool in_policy = job.kind == "PyTorchJob";
+  const bool is_suspended = flag_at(job.top, in_policy ? "/spec/runPolicy/suspend" : "/spec/suspend");
   for (const Json& workload : job.workloads) {
     if (is_true(workload, "Admitted") || is_true(workload, "Finished")) continue;
     if (workload.contains("/spec/active"_json_pointer) && workload["spec"]["active"] == false)
@@ -105,8 +106,8 @@ std::optional<Diagnosis> not_admitted(const JobObjects& job) {
       "suspended",
       "suspended",
       {},
-      fmt::format("kubectl patch {} {} --namespace {} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'",
-                  job.kind, job.name, job.name_space)};
+      fmt::format("kubectl patch {} {} --namespace {} --type merge -p '{{\"spec\":{}}}'", job.kind, job.name,
+                  job.name_space, in_policy ? R"({"runPolicy":{"suspend":false}})" : R"({"suspend":false})")};
 }
 
 std::optional<Diagnosis> without_pods(const JobObjects& job) {

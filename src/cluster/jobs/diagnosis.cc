@@ -238,6 +238,8 @@ PodCounts count_pods(const JobObjects& job) {
     counts.failed += phase == "Failed" ? 1 : 0;
     counts.succeeded += phase == "Succeeded" ? 1 : 0;
   }
+  for (const char* const replica : {"Master", "Worker"})
+    counts.wanted += number_at(job.top, fmt::format("/spec/pytorchReplicaSpecs/{}/replicas", replica));
   if (counts.wanted == 0) counts.wanted = number_at(job.top, "/spec/trainer/numNodes");
   return counts;
 }
@@ -252,6 +254,11 @@ int64_t num_evictions(const JobObjects& job) {
 }
 
 int64_t num_restarts(const JobObjects& job) {
+  if (job.kind == "PyTorchJob") {
+    int64_t restarts = 0;
+    for (const Json& pod : job.pods) restarts += number_at(pod, "/status/containerStatuses/0/restartCount");
+    return restarts;
+  }
   if (job.jobset.is_null()) return number_at(job.top, "/status/failed");
   // Pods that end with 143 before their Job is suspended restart the JobSet, as those of a drain do. That
   // costs no attempt.
@@ -262,7 +269,7 @@ int64_t num_restarts(const JobObjects& job) {
 }
 
 std::optional<Diagnosis> ended(const JobObjects& job) {
-  if (is_true(job.top, "Complete") || is_true(job.top, "Completed")) {
+  if (is_true(job.top, "Complete") || is_true(job.top, "Completed") || is_true(job.top, "Succeeded")) {
     Diagnosis found = {Outlook::kGood, "finished", "finished", {}, ""};
     for (const Json& pod : job.pods) {
       for (const Json& status : list_at(pod, "/status/containerStatuses")) {

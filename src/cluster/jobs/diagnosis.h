@@ -46,7 +46,8 @@ JobProgress progress_of(const JobObjects& job);
 // The last line of rank 0's log; "" if there is none.
 std::string last_line(const JobObjects& job);
 PodCounts count_pods(const JobObjects& job);
-// Restarts of a JobSet but for those of pods that Kueue ended, or failed pods of a Job.
+// Restarts of a JobSet but for those of pods that Kueue ended, failed pods of a Job, or restarts of a
+// PyTorchJob's containers.
 int64_t num_restarts(const JobObjects& job);
 // Counts how often Kueue evicted the job.
 int64_t num_evictions(const JobObjects& job);

@@ -21,6 +21,8 @@ constexpr int64_t kMaxJobFileBytes = 16 << 20;
 constexpr const char* kTrainJobsKind = "trainjobs.trainer.kubeflow.org";
 constexpr const char* kJobSetsKind = "jobsets.jobset.x-k8s.io";
 constexpr const char* kJobsKind = "jobs.batch";
+constexpr const char* kPyTorchJobsKind = "pytorchjobs.kubeflow.org";
+constexpr const char* kPyTorchJobLabel = "training.kubeflow.org/job-name";
 constexpr const char* kJobSetLabel = "jobset.sigs.k8s.io/jobset-name";
 constexpr const char* kJobLabel = "job-name";  // since 1.27 also with batch.kubernetes.io/ before it
 
@@ -185,10 +187,12 @@ void check_name(const std::string& name) {
 JobName job_in_file(const std::string& path) {
   for (const Manifest& each : parse_manifests(read_text_file(path, kMaxJobFileBytes), path)) {
     const std::string kind = each.kind();
-    if ((kind == "TrainJob" || kind == "JobSet" || kind == "Job") && !each.name().empty())
+    if ((kind == "TrainJob" || kind == "JobSet" || kind == "Job" || kind == "PyTorchJob") &&
+        !each.name().empty())
       return {each.name(), each.name_space()};
   }
-  fail(ExitCode::kBadData, "{}: expected a TrainJob, JobSet or Job with a name, found none", path);
+  fail(ExitCode::kBadData, "{}: expected a TrainJob, JobSet, Job or PyTorchJob with a name, found none",
+       path);
 }
 
 }  // namespace
@@ -208,19 +212,22 @@ JobObjects get_job(const Kubectl& kubectl, const JobName& name) {
   job.name_space = name.name_space;
   const std::string of_jobset = fmt::format("--selector={}={}", kJobSetLabel, name.name);
   const std::string of_job = fmt::format("--selector={}={}", kJobLabel, name.name);
+  const std::string of_pytorch_job = fmt::format("--selector={}={}", kPyTorchJobLabel, name.name);
   const std::vector<Question> questions = {{kTrainJobsKind, {name.name}},
                                            {kJobSetsKind, {name.name}},
                                            {kJobsKind, {name.name}},
+                                           {kPyTorchJobsKind, {name.name}},
                                            {kJobsKind, {of_jobset}},
                                            {"pods", {of_jobset}},
                                            {"pods", {of_job}},
+                                           {"pods", {of_pytorch_job}},
                                            {"events", {}},
                                            {"workloads.kueue.x-k8s.io", {}},
                                            {"persistentvolumeclaims", {}}};
   std::vector<std::vector<std::string>> commands;
   for (const Question& question : questions) commands.push_back(get_command(question, name.name_space));
   const std::vector<KubectlAnswer> answers = kubectl.run(commands);
-  constexpr size_t kNumJobKinds = 3;
+  constexpr size_t kNumJobKinds = 4;
   std::vector<Json> found;
   std::vector<std::string> unknown_kinds;  // of jobs: this one may be of such a kind
   for (size_t i = 0; i < questions.size(); ++i) {
@@ -229,7 +236,7 @@ JobObjects get_job(const Kubectl& kubectl, const JobName& name) {
   }
 
   job.jobset = found[1];
-  for (const auto& [kind, place] : {std::pair("TrainJob", 0), {"JobSet", 1}, {"Job", 2}}) {
+  for (const auto& [kind, place] : {std::pair("TrainJob", 0), {"JobSet", 1}, {"Job", 2}, {"PyTorchJob", 3}}) {
     if (!job.top.is_null() || found[static_cast<size_t>(place)].is_null()) continue;
     job.top = found[static_cast<size_t>(place)];
     job.kind = kind;
@@ -240,16 +247,16 @@ JobObjects get_job(const Kubectl& kubectl, const JobName& name) {
          fmt::join(unknown_kinds, ", "), name.name_space);
   if (job.top.is_null())
     fail(ExitCode::kNoInput,
-         "there is no TrainJob, JobSet or Job '{}' in namespace {}: was it applied, or is it in another "
+         "there is no TrainJob, JobSet, Job or PyTorchJob '{}' in namespace {}: was it applied, or is it in "
+         "another "
          "--namespace?",
          name.name, name.name_space);
-  const bool is_plain_job = job.kind == "Job";
-  job.jobs = items_of(std::move(found[3]));
-  if (is_plain_job) job.jobs = {job.top};
-  job.pods = items_of(std::move(found[is_plain_job ? 5 : 4]));
-  job.events = items_of(std::move(found[6]));
-  job.workloads = items_of(std::move(found[7]));
-  job.claims = items_of(std::move(found[8]));
+  job.jobs = items_of(std::move(found[4]));
+  if (job.kind == "Job") job.jobs = {job.top};
+  job.pods = items_of(std::move(found[job.kind == "Job" ? 6 : job.kind == "PyTorchJob" ? 7 : 5]));
+  job.events = items_of(std::move(found[8]));
+  job.workloads = items_of(std::move(found[9]));
+  job.claims = items_of(std::move(found[10]));
   sort_pods(&job.pods);
   keep_own_workloads(&job);
   keep_own_events(&job);
@@ -321,6 +328,10 @@ int64_t index_of(const Json& pod) {
     const std::string text = text_at(pod, std::string(place) + "/batch.kubernetes.io~1job-completion-index");
     if (const auto index = parse_integer(text)) return *index;
   }
+  // The training-operator's: the Master comes before Workers 0, 1 and so on.
+  const std::string labels = "/metadata/labels/training.kubeflow.org~1";
+  if (const auto index = parse_integer(text_at(pod, labels + "replica-index")))
+    return *index + (text_at(pod, labels + "replica-type") == "worker" ? 1 : 0);
   return -1;
 }
 

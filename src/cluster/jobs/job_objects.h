@@ -17,17 +17,17 @@ struct JobName {
 
 // The job that a user names, by a file (its name ends in .yaml, .yml or .json, or has a '/') or by its own
 // name, in `name_space`, or else in that of the file, or else in training. Error(kUsage) for what cannot be a
-// name, Error(kBadData) for a file that is not YAML or has no TrainJob, JobSet or Job.
+// name, Error(kBadData) for a file that is not YAML or has no TrainJob, JobSet, Job or PyTorchJob.
 JobName job_asked_for(const std::string& job, const std::string& name_space);
 
 // Objects as `kubectl get -o json` shows them: kubeflow/trainer v1alpha1, jobset v1alpha2, batch/v1, v1,
-// kueue v1beta1 and v1beta2.
+// kubeflow.org/v1, kueue v1beta1 and v1beta2.
 struct JobObjects {
   using Json = nlohmann::json;
 
   std::string name, name_space;
   std::string kind;  // of `top`
-  Json top;          // the TrainJob, or without one the JobSet, or without that the Job
+  Json top;          // the TrainJob, or without one the JobSet, or without that the Job or PyTorchJob
   Json jobset;       // null if there is none
   std::vector<Json> jobs;
   std::vector<Json> pods;       // the newest of each index first
@@ -57,7 +57,7 @@ std::string time_of(const nlohmann::json& event);
 // From one time to another, both as Kubernetes writes them ("2026-01-31T12:00:00Z"); nullopt if one is not a
 // time.
 std::optional<double> seconds_between(const std::string& from, const std::string& to);
-// The completion index of a pod; -1 if it has none.
+// The completion index of a pod, or its place among those of a PyTorchJob; -1 if it has none.
 int64_t index_of(const nlohmann::json& pod);
 // The node of this pod, if the cluster no longer hears from its kubelet; "" if it does.
 std::string lost_node_of(const JobObjects& job, const nlohmann::json& pod);

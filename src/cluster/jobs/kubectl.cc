@@ -24,18 +24,25 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;
 
-// A process that writes into memory; killed when this is destroyed.
+// A process that reads from and writes into memory; killed when this is destroyed.
 class Child {
  public:
-  Child(const std::string& program, const std::vector<std::string>& arguments)
-      : out_(memory_file("kubectl-out")), err_(memory_file("kubectl-err")) {
-    if (!out_ || !err_) fail_errno(ExitCode::kIoError, errno, "memory for the answer of kubectl");
+  Child(const std::string& program, const std::vector<std::string>& arguments, const std::string& input = "")
+      : out_(memory_file("kubectl-out")), err_(memory_file("kubectl-err")), in_(memory_file("kubectl-in")) {
+    if (!out_ || !err_ || !in_) fail_errno(ExitCode::kIoError, errno, "memory for kubectl");
+    size_t done = 0;
+    while (done < input.size()) {
+      const ssize_t count =
+          pwrite(in_.get(), input.data() + done, input.size() - done, static_cast<off_t>(done));
+      if (count <= 0) fail_errno(ExitCode::kIoError, errno, "memory for kubectl");
+      done += static_cast<size_t>(count);
+    }
     std::vector<char*> argv = {const_cast<char*>(program.c_str())};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, in_.get(), STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions, out_.get(), STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, err_.get(), STDERR_FILENO);
     const int error = posix_spawnp(&pid_, program.c_str(), &actions, nullptr, argv.data(), environ);
@@ -52,7 +59,10 @@ class Child {
     waitpid(pid_, nullptr, 0);
   }
   Child(Child&& other) noexcept
-      : pid_(std::exchange(other.pid_, 0)), out_(std::move(other.out_)), err_(std::move(other.err_)) {}
+      : pid_(std::exchange(other.pid_, 0)),
+        out_(std::move(other.out_)),
+        err_(std::move(other.err_)),
+        in_(std::move(other.in_)) {}
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   Child& operator=(Child&&) = delete;
@@ -94,7 +104,7 @@ class Child {
   }
 
   pid_t pid_ = 0;
-  UniqueFd out_, err_;
+  UniqueFd out_, err_, in_;
   int exit_code_ = 0;
 };
 
@@ -126,12 +136,16 @@ std::vector<KubectlAnswer> Kubectl::run(const std::vector<std::vector<std::strin
   return answers;
 }
 
-NoAnswer problem_of(const KubectlAnswer& answer) {
-  if (answer.exit_code == 0) return NoAnswer::kNone;
+KubectlAnswer Kubectl::run_with(const std::string& input, const std::vector<std::string>& command) const {
+  Child child(program_, command, input);
+  if (!child.wait_until(Clock::now() + limit_))
+    fail(ExitCode::kIoError, "kubectl has not answered within {} s", limit_.count());
+  return child.answer();
+}
+
+void check_connection(const KubectlAnswer& answer) {
+  if (answer.exit_code == 0) return;
   const auto mentions = [&](std::string_view text) { return answer.err.find(text) != std::string::npos; };
-  if (mentions("the server doesn't have a resource type") || mentions("no matches for kind"))
-    return NoAnswer::kNoKind;
-  if (mentions("(Forbidden)")) return NoAnswer::kForbidden;
   const std::string line = error_line(answer.err);
   if (mentions("(Unauthorized)") || mentions("must be logged in") || mentions("getting credentials"))
     fail(ExitCode::kBadConfig, "kubectl is not logged in to the cluster: {}", line);
@@ -143,7 +157,16 @@ NoAnswer problem_of(const KubectlAnswer& answer) {
          line);
   if (mentions("Unable to connect to the server") || mentions("The connection to the server"))
     fail(ExitCode::kIoError, "the cluster cannot be reached: {}", line);
-  fail(ExitCode::kIoError, "kubectl ended with code {}: {}", answer.exit_code, line);
+}
+
+NoAnswer problem_of(const KubectlAnswer& answer) {
+  if (answer.exit_code == 0) return NoAnswer::kNone;
+  const auto mentions = [&](std::string_view text) { return answer.err.find(text) != std::string::npos; };
+  if (mentions("the server doesn't have a resource type") || mentions("no matches for kind"))
+    return NoAnswer::kNoKind;
+  if (mentions("(Forbidden)")) return NoAnswer::kForbidden;
+  check_connection(answer);
+  fail(ExitCode::kIoError, "kubectl ended with code {}: {}", answer.exit_code, error_line(answer.err));
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -82,9 +83,9 @@ Value volume_context(const RuntimeVolume& volume, const PodSettings& pod) {
                        {"mount_options", list_of(volume.mount_options)}};
 }
 
-// The variables that Kubeflow Trainer would set, but for PET_NODE_RANK.
+// The variables that a controller of Kubeflow would set, but for PET_NODE_RANK.
 Value pet_variables(const JobSettings& job) {
-  if (is_trainer(job.kind)) return Value::List();
+  if (is_trainer(job.kind) || job.kind == JobKind::kPyTorchJob) return Value::List();
   const std::string host = job.name + (job.kind == JobKind::kJobSet ? "-node-0-0." : "-0.") + job.name;
   return Value::List{named("PET_NNODES", std::to_string(job.num_nodes)),
                      named("PET_NPROC_PER_NODE", std::to_string(job.local_world_size)),
@@ -126,12 +127,14 @@ Value::Object job_context(const JobSettings& job, const std::string& secret) {
   const bool has_generated = job.rendezvous_secret.empty();
   add(&context, {{"job", job.name},
                  {"trainer", std::string(word_of(kJobKinds, job.kind))},
-                 {"in_jobset", job.kind != JobKind::kJob},
+                 {"in_jobset", is_trainer(job.kind) || job.kind == JobKind::kJobSet},
                  {"in_runtime", has_own_runtime(job.kind, job.queue)},
                  {"nodes", job.num_nodes},
                  {"ranks", job.local_world_size},
                  {"cpus", count_quantity(job.size.cpus)},
                  {"memory", bytes_quantity(job.size.memory_bytes)},
+                 {"planned_memory_name", kPlannedMemory},
+                 {"planned_memory", job.planned_bytes == 0 ? "" : bytes_quantity(job.planned_bytes)},
                  {"devices", devices_of(job.num_cards, job.num_efa)},
                  {"check_devices", devices_of(job.num_cards, 0)},
                  {"check_cpus", count_quantity(job.size.cpus)},
@@ -174,6 +177,8 @@ std::string without_references(std::string_view word) {
 }
 
 std::string pod_suffix(JobKind kind, int num_nodes) {
+  // The first pod is JOB-master-0.
+  if (kind == JobKind::kPyTorchJob) return fmt::format("-worker-{}", std::max(num_nodes - 2, 0));
   return fmt::format("{}-{}", kind == JobKind::kJob ? "" : "-node-0", num_nodes - 1);
 }
 
@@ -184,16 +189,18 @@ std::string job_documents(const DeployTemplates& templates, const JobSettings& j
   add_rendered(templates, "job_metadata", &context);
   if (!is_trainer(job.kind) || has_own_runtime(job.kind, job.queue)) {
     add_rendered(templates, "pod", &context);
-    add_rendered(templates, "job_spec", &context);
-    if (job.kind != JobKind::kJob) add_rendered(templates, "jobset_spec", &context);
+    if (job.kind != JobKind::kPyTorchJob) add_rendered(templates, "job_spec", &context);
+    if (is_trainer(job.kind) || job.kind == JobKind::kJobSet)
+      add_rendered(templates, "jobset_spec", &context);
   }
   // First, so that Kubeflow Trainer has seen it when the TrainJob comes.
   if (has_own_runtime(job.kind, job.queue))
     documents.push_back(templates.render("job_runtime.yaml.jinja", context));
   documents.push_back(templates.render("job_objects.yaml.jinja", context));
-  documents.push_back(templates.render(is_trainer(job.kind)           ? "trainjob.yaml.jinja"
-                                       : job.kind == JobKind::kJobSet ? "jobset.yaml.jinja"
-                                                                      : "job.yaml.jinja",
+  documents.push_back(templates.render(is_trainer(job.kind)               ? "trainjob.yaml.jinja"
+                                       : job.kind == JobKind::kJobSet     ? "jobset.yaml.jinja"
+                                       : job.kind == JobKind::kPyTorchJob ? "pytorchjob.yaml.jinja"
+                                                                          : "job.yaml.jinja",
                                        context));
   return join_documents(documents);
 }

@@ -14,14 +14,15 @@
 
 namespace tessera {
 
-// Who starts the pods: Kubeflow Trainer of some version, JobSet or Kubernetes alone.
-enum class JobKind { kTrainerV21, kTrainerV22, kTrainerV23, kTrainerV24, kJobSet, kJob };
+// Who starts the pods: Kubeflow Trainer of some version, JobSet, Kubernetes alone, or Kubeflow's older
+// training-operator.
+enum class JobKind { kTrainerV21, kTrainerV22, kTrainerV23, kTrainerV24, kJobSet, kJob, kPyTorchJob };
 
-inline constexpr Word<JobKind> kJobKinds[] = {{"v2.1", JobKind::kTrainerV21},  // of --trainer
-                                              {"v2.2", JobKind::kTrainerV22}, {"v2.3", JobKind::kTrainerV23},
-                                              {"v2.4", JobKind::kTrainerV24}, {"jobset", JobKind::kJobSet},
-                                              {"job", JobKind::kJob}};
-inline bool is_trainer(JobKind kind) { return kind != JobKind::kJobSet && kind != JobKind::kJob; }
+inline constexpr Word<JobKind> kJobKinds[] = {
+    {"v2.1", JobKind::kTrainerV21},  // of --trainer
+    {"v2.2", JobKind::kTrainerV22}, {"v2.3", JobKind::kTrainerV23}, {"v2.4", JobKind::kTrainerV24},
+    {"jobset", JobKind::kJobSet},   {"job", JobKind::kJob},         {"pytorchjob", JobKind::kPyTorchJob}};
+inline bool is_trainer(JobKind kind) { return kind < JobKind::kJobSet; }
 // Whether a TrainJob brings a TrainingRuntime of its own in place of patches to the ClusterTrainingRuntime
 // that jobs share. Kueue adds a patch to those of a TrainJob. v2.1 has one list of them, which nobody may
 // change while the job runs: a manifest with that list could not be applied again.
@@ -50,6 +51,8 @@ struct PodSettings {
 inline constexpr const char* kDataMount = "/data";
 inline constexpr const char* kDefaultClaim = "training-data";
 inline constexpr const char* kMetricsSecret = "tessera-metrics";
+// An annotation of jobs: the memory that their plan takes in a pod.
+inline constexpr const char* kPlannedMemory = "tessera-planned-memory";
 // TrainJobs that `tessera deploy kubernetes` did not write use this secret.
 inline constexpr const char* kRendezvousSecret = "tessera-rendezvous";
 
@@ -60,8 +63,9 @@ struct JobSettings {
   int num_nodes = 1;
   int local_world_size = 1;
   PodSize size;
-  int64_t num_cards = 0;  // of a pod
-  int64_t num_efa = 0;    // EFA interfaces of a pod
+  int64_t planned_bytes = 0;  // of the pod's memory; 0 = not known
+  int64_t num_cards = 0;      // of a pod
+  int64_t num_efa = 0;        // EFA interfaces of a pod
   GracePeriods grace;
   std::vector<std::string> train_arguments;  // after the word train
   std::string instance;                      // "" = any node

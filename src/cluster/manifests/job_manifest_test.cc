@@ -37,10 +37,10 @@ std::vector<Manifest> documents(const JobSettings& job) {
   return parse_manifests(job_documents(DeployTemplates(), job, "0123456789abcdef"), "job");
 }
 
-// The pod of a JobSet or Job.
+// The pod of a JobSet or Job, or of a PyTorchJob's Master.
 const Value& pod_of(const std::vector<Manifest>& all) {
   const std::vector<PodTemplate> pods = pod_templates(all.back());
-  EXPECT_EQ(pods.size(), 1u);
+  EXPECT_EQ(pods.size(), all.back().kind() == "PyTorchJob" ? 2u : 1u);
   return *pods.at(0).value;
 }
 
@@ -66,7 +66,9 @@ TEST(JobManifest, EveryKindHasItsDocumentsAndNoFinding) {
                                      "TrainJob"));
     } else {
       EXPECT_THAT(kinds, ElementsAre("Secret", "NetworkPolicy", "PodDisruptionBudget",
-                                     kind.value == JobKind::kJobSet ? "JobSet" : "TrainJob"));
+                                     kind.value == JobKind::kJobSet       ? "JobSet"
+                                     : kind.value == JobKind::kPyTorchJob ? "PyTorchJob"
+                                                                          : "TrainJob"));
     }
     EXPECT_THAT(lint_manifests(all), ElementsAre()) << kind.text;
   }
@@ -104,6 +106,30 @@ TEST(JobManifest, JobsWithoutKubeflowTrainerHaveItsVariables) {
   const std::vector<Manifest> job = documents(small_job(JobKind::kJob));
   EXPECT_EQ(variable(pod_of(job), "PET_MASTER_ADDR"), "small-0.small");
   EXPECT_EQ(variable(pod_of(job), "TESSERA_RESTART_ATTEMPT"), "") << "nobody sets the label";
+}
+
+// pkg/controller.v1/pytorch/envvar.go of the training-operator at v1.8.1: WORLD_SIZE counts ranks and RANK
+// pods, the PET_ variables are right, and the port of this name is in PET_MASTER_PORT.
+TEST(JobManifest, APyTorchJobLaunchesTheRanksOfItsPods) {
+  const std::vector<Manifest> all = documents(small_job(JobKind::kPyTorchJob));
+  const Value& job = all.back().body;
+  EXPECT_EQ(text_at(job, "spec.nprocPerNode"), "2");
+  EXPECT_EQ(text_at(job, "spec.pytorchReplicaSpecs.Master.replicas"), "1");
+  EXPECT_EQ(text_at(job, "spec.pytorchReplicaSpecs.Worker.replicas"), "2");
+  for (const PodTemplate& pod : pod_templates(all.back())) {
+    const Value& container = *value_at(*pod.value, "spec.containers.0");
+    EXPECT_EQ(text_at(container, "name"), "pytorch");
+    EXPECT_THAT(list_at(container, "command"),
+                ElementsAre("env", "--unset=RANK", "--unset=WORLD_SIZE", "tessera"));
+    EXPECT_EQ(list_at(container, "args")[0], Value("launch"));
+    EXPECT_EQ(variable(*pod.value, "PET_NNODES"), "");
+    EXPECT_EQ(text_at(container, "ports.1.name"), "pytorchjob-port");
+    EXPECT_EQ(text_at(*pod.value, "spec.restartPolicy"), "") << "the operator's, which warns of one here";
+    EXPECT_EQ(text_at(*pod.value, "spec.subdomain"), "") << "each pod has a Service of its own";
+  }
+  JobSettings alone = small_job(JobKind::kPyTorchJob);
+  alone.num_nodes = 1;
+  EXPECT_EQ(value_at(documents(alone).back().body, "spec.pytorchReplicaSpecs.Worker"), nullptr);
 }
 
 TEST(JobManifest, PatchesAreThoseOfTheTrainersVersion) {
@@ -307,6 +333,8 @@ TEST(JobManifest, SuffixesAreThoseOfTheLongestHostName) {
   EXPECT_EQ(pod_suffix(JobKind::kTrainerV21, 4), "-node-0-3");
   EXPECT_EQ(pod_suffix(JobKind::kJobSet, 128), "-node-0-127");
   EXPECT_EQ(pod_suffix(JobKind::kJob, 1), "-0");
+  EXPECT_EQ(pod_suffix(JobKind::kPyTorchJob, 1).size(), std::string("-master-0").size());
+  EXPECT_EQ(pod_suffix(JobKind::kPyTorchJob, 12), "-worker-10");
 }
 
 TEST(RuntimeManifest, HasWhatItsJobsNeedInEveryForm) {

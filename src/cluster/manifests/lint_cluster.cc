@@ -1,4 +1,4 @@
-// Queues of Kueue, nodes of Karpenter, and what refers to what.
+// Queues of Kueue, nodes of Karpenter, and what selects or needs what.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -151,23 +151,6 @@ void lint_selectors(LintReport* report) {
   }
 }
 
-void lint_claims_of(const Manifest& manifest, const Value& pod, const std::string& path, LintReport* report) {
-  for (const Value& volume : list_at(pod, "spec.volumes")) {
-    const std::string name = text_at(volume, "persistentVolumeClaim.claimName");
-    if (!name.empty()) report->expect_one(manifest, path, "PersistentVolumeClaim", name);
-  }
-}
-
-// Where some claims are defined, all that pods mount are expected to be.
-void lint_claims(LintReport* report) {
-  for (const Manifest& each : report->manifests()) {
-    for (const PodTemplate& pod : pod_templates(each)) {
-      lint_claims_of(each, *pod.value, pod.path, report);
-    }
-    for (const PatchedPod& patch : patched_pods(each)) lint_claims_of(each, *patch.value, patch.path, report);
-  }
-}
-
 // Returns how much of a resource all pods of a job take together; nullopt: not known.
 std::optional<double> taken_by_job(const Manifest& job, const std::string& resource) {
   // Kubernetes takes a limit for a request that is not there.
@@ -304,7 +287,9 @@ void lint_nodes(LintReport* report) {
 void lint_references(LintReport* report) {
   lint_selectors(report);
   lint_tokens(report);
-  lint_claims(report);
+  // Where some of a kind are defined, all that pods need are expected to be.
+  for (const Reference& each : pod_references(*report))
+    report->expect_one(*each.manifest, each.path, each.kind, each.name);
   for (const Manifest* const each : report->of_kind("PodDisruptionBudget")) {
     const Value* const most = value_at(each->body, "spec.maxUnavailable");
     if (most != nullptr && *most == Value(0)) {

@@ -20,6 +20,22 @@ int64_t integer_at(const Value& value, std::string_view path, int64_t otherwise)
 
 int64_t grace_of(const Value& pod) { return integer_at(pod, "spec.terminationGracePeriodSeconds", 30); }
 
+Value::List command_of(const Value& container) {
+  Value::List words = list_at(container, "command");
+  const Value::List& args = list_at(container, "args");
+  words.insert(words.end(), args.begin(), args.end());
+  return words;
+}
+
+// What a container gives to `tessera launch`; empty if it runs something else.
+Value::List launch_words(const Value& container) {
+  Value::List words = command_of(container);
+  const auto begin = std::ranges::find(words, Value("tessera"));
+  if (words.end() - begin < 2 || begin[1] != Value("launch")) return {};
+  words.erase(words.begin(), begin + 1);
+  return words;
+}
+
 // A value of a launcher's flag "--flag=value" among a container's arguments; -1 if it is not there.
 int64_t seconds_of_argument(const Value& container, std::string_view flag) {
   for (const char* list : {"command", "args"}) {
@@ -61,6 +77,64 @@ void lint_host_names(const PodTemplate& pod, LintReport* report) {
                   subdomain);
     }
   }
+}
+
+std::string variable_of(const Value& container, std::string_view name) {
+  for (const Value& variable : list_at(container, "env")) {
+    if (text_at(variable, "name") == name) return text_at(variable, "value");
+  }
+  return "";
+}
+
+// The value of a flag "--flag=value" of a container; "" if it is not there.
+std::string argument_of(const Value& container, std::string_view flag) {
+  for (const Value& word : launch_words(container)) {
+    if (word.string() != nullptr && word.string()->starts_with(flag))
+      return word.string()->substr(flag.size());
+  }
+  return "";
+}
+
+// Kubeflow Trainer and the training-operator say how many pods there are and where they meet; in a JobSet or
+// a Job the manifest does.
+void lint_meeting(const PodTemplate& pod, LintReport* report) {
+  const int64_t num_pods = integer_at(*pod.job, "parallelism", 1);
+  if (num_pods < 2) return;
+  for (const Value& container : list_at(*pod.value, "spec.containers")) {
+    if (launch_words(container).empty()) continue;
+    const std::string from_flag = argument_of(container, "--nnodes=");
+    const std::string num_nodes = from_flag.empty() ? variable_of(container, "PET_NNODES") : from_flag;
+    if (num_nodes.empty()) {
+      report->add(*pod.manifest, pod.path,
+                  "each of the {} pods would train alone: PET_NNODES does not say how many there are",
+                  num_pods);
+    } else if (num_nodes != std::to_string(num_pods)) {
+      report->add(*pod.manifest, pod.path, "PET_NNODES is {}, and there are {} pods", num_nodes, num_pods);
+    } else if (variable_of(container, "PET_MASTER_ADDR").empty() &&
+               argument_of(container, "--master_addr=").empty() &&
+               argument_of(container, "--rdzv_endpoint=").empty()) {
+      report->add(*pod.manifest, pod.path, "nothing says where the {} pods meet: PET_MASTER_ADDR is missing",
+                  num_pods);
+    }
+  }
+}
+
+bool mounts(const Value& container, const std::string& file) {
+  return std::ranges::any_of(list_at(container, "volumeMounts"), [&](const Value& mount) {
+    const std::string folder = text_at(mount, "mountPath");
+    return file == folder || file.starts_with(folder + "/");
+  });
+}
+
+// The file with the secret that pods prove to know is in a volume of theirs.
+void lint_secret_file(const Manifest& manifest, const std::string& path, const Value& container,
+                      const std::vector<const Value*>& pods, LintReport* report) {
+  const std::string file = argument_of(container, "--rdzv_secret_file=");
+  const bool is_there = file.empty() || std::ranges::any_of(pods, [&](const Value* pod) {
+                          return std::ranges::any_of(list_at(*pod, "spec.containers"),
+                                                     [&](const Value& each) { return mounts(each, file); });
+                        });
+  if (!is_there) report->add(manifest, path, "no volume is mounted where --rdzv_secret_file {} is", file);
 }
 
 // "at index 2$" of a failure rule must be a rule of podFailurePolicy.
@@ -148,12 +222,16 @@ void lint_train_job(const Manifest& manifest, LintReport* report) {
                 manifest.name(), suffix, kMaxLabelLength);
   }
   lint_grace(manifest, "spec.trainer", *trainer, grace_of_train_job(manifest, *trainer, *report), report);
+  const Manifest* const runtime = runtime_of(manifest, *report);
+  if (runtime == nullptr) return;
+  std::vector<const Value*> pods;
+  for (const PodTemplate& pod : pod_templates(*runtime)) pods.push_back(pod.value);
+  for (const PatchedPod& pod : patched_pods(manifest)) pods.push_back(pod.value);
+  lint_secret_file(manifest, "spec.trainer", *trainer, pods, report);
 }
 
 bool runs(const Value& container, std::string_view subcommand) {
-  Value::List words = list_at(container, "command");
-  const Value::List& args = list_at(container, "args");
-  words.insert(words.end(), args.begin(), args.end());
+  const Value::List words = command_of(container);
   return words.size() > 1 && words[0] == Value("tessera") && words[1] == Value(subcommand);
 }
 
@@ -210,7 +288,10 @@ void lint_jobs(LintReport* report) {
     const std::string kind = each.kind();
     for (const PodTemplate& pod : pod_templates(each)) {
       if (kind == "Job") lint_host_names(pod, report);
+      for (const Value& container : list_at(*pod.value, "spec.containers"))
+        lint_secret_file(each, pod.path, container, {pod.value}, report);
       if (pod.job == nullptr) continue;
+      if (kind == "Job" || kind == "JobSet") lint_meeting(pod, report);
       for (const Value& container : list_at(*pod.value, "spec.containers")) {
         lint_grace(each, pod.path, container, grace_of(*pod.value), report);
       }

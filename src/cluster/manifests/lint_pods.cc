@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/text.h"
 #include "cluster/manifests/allocatable.h"
+#include "cluster/manifests/job_manifest.h"
 #include "cluster/manifests/lint_rules.h"
 
 namespace tessera {
@@ -129,6 +131,21 @@ void lint_cards(const PodContainer& user, LintReport* report) {
   }
 }
 
+// Whoever edits the limits of a planned job may take what its plan needs.
+void lint_planned_memory(const Manifest& job, LintReport* report) {
+  const auto planned = quantity(value_at(job.body, fmt::format("metadata.annotations.'{}'", kPlannedMemory)));
+  if (!planned) return;
+  const auto check = [&](const std::string& path, const Value* limit_value) {
+    const auto limit = quantity(limit_value);
+    if (!limit || *limit >= *planned) return;
+    report->add(job, path, "has {} of memory, and the run was planned with {}",
+                format_bytes(static_cast<int64_t>(*limit)), format_bytes(static_cast<int64_t>(*planned)));
+  };
+  check("spec.trainer", value_at(job.body, "spec.trainer.resourcesPerNode.limits.memory"));
+  for (const PodTemplate& pod : pod_templates(job))
+    check(pod.path, value_at(*pod.value, "spec.containers.0.resources.limits.memory"));
+}
+
 // Shared memory in volumes counts as memory of the containers.
 void lint_memory_volumes(const PodTemplate& pod, LintReport* report) {
   double volumes = 0, limits = 0;
@@ -162,6 +179,7 @@ void lint_pods(LintReport* report) {
   }
   for (const Manifest& each : report->manifests()) {
     for (const PodTemplate& pod : pod_templates(each)) lint_memory_volumes(pod, report);
+    lint_planned_memory(each, report);
   }
 }
 

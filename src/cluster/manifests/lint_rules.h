@@ -61,6 +61,15 @@ struct PatchedPod {
 };
 std::vector<PatchedPod> patched_pods(const Manifest& train_job);
 
+// Something that a document needs in its namespace, or in the cluster.
+struct Reference {
+  const Manifest* manifest = nullptr;
+  std::string path;  // of the field, or of what it is in
+  std::string kind, name;
+};
+// The Secrets and claims that pods cannot start without.
+std::vector<Reference> pod_references(const LintReport& report);
+
 // Whether the labels (an object) have all of those of a selector's matchLabels.
 bool has_labels(const Value* labels, const Value* match_labels);
 // Whether one of the tolerations tolerates a taint of NodePool, ResourceFlavor or node.

@@ -13,8 +13,10 @@ namespace tessera {
 namespace {
 
 using testing::Contains;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::SizeIs;
 
 constexpr const char* kCluster = R"(apiVersion: karpenter.sh/v1
 kind: NodePool
@@ -205,6 +207,58 @@ TEST(Lint, LimitsAloneAreGuaranteed) {
   expect_found(changed(with_trainer(JobKind::kTrainerV21),
                        "      requests:\n        cpu: \"62\"\n        memory: \"400Gi\"\n", ""),
                {"numNodes: 3", "numNodes: 5", "needs 310 of cpu"});
+}
+
+TEST(Lint, FindsLimitsBelowThePlan) {
+  for (const Word<JobKind>& kind : kJobKinds) {
+    JobSettings job = job_of(kind.value);
+    job.planned_bytes = int64_t{300} << 30;
+    const std::string good = job_documents(DeployTemplates(), job, "s");
+    EXPECT_THAT(findings(good), ElementsAre()) << kind.text;
+    expect_found(good, {"memory: \"400Gi\"", "memory: \"299Gi\"",
+                        "has 299.0 GiB of memory, and the run was planned with 300.0 GiB"});
+  }
+}
+
+TEST(Lint, FindsPodsThatDoNotMeet) {
+  for (const JobKind kind : {JobKind::kJobSet, JobKind::kJob}) {
+    const std::string good = without_trainer(kind);
+    expect_found(good, {"PET_NNODES", "NNODES", "each of the 3 pods would train alone"});
+    expect_found(good, {"parallelism: 3", "parallelism: 4", "PET_NNODES is 3, and there are 4 pods"});
+    expect_found(good, {"PET_MASTER_ADDR", "MASTER", "nothing says where the 3 pods meet"});
+  }
+  for (const JobKind kind :
+       {JobKind::kTrainerV21, JobKind::kTrainerV22, JobKind::kJob, JobKind::kPyTorchJob}) {
+    expect_found(
+        with_trainer(is_trainer(kind) ? kind : JobKind::kTrainerV21) + "---\n" + without_trainer(kind),
+        {"mountPath: /etc/tessera/rendezvous", "mountPath: /etc/tessera/other",
+         "no volume is mounted where --rdzv_secret_file /etc/tessera/rendezvous/secret is"});
+  }
+}
+
+// Where Secrets are among the files, those that pods cannot start without are.
+TEST(Lint, FindsSecretsThatAreNotThere) {
+  const std::string other = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: other}\n";
+  for (const Word<JobKind>& kind : kJobKinds) {
+    JobSettings job = job_of(kind.value);
+    job.rendezvous_secret = "mine";
+    const std::string text = job_documents(DeployTemplates(), job, "");
+    EXPECT_THAT(findings(text), ElementsAre());
+    EXPECT_THAT(findings(text + other), Each(HasSubstr("no Secret is called 'mine'"))) << kind.text;
+    EXPECT_THAT(findings(text + other), SizeIs(kind.value == JobKind::kPyTorchJob ? 2 : 1));
+  }
+  const std::string pod = R"(apiVersion: v1
+kind: Pod
+metadata: {name: a}
+spec:
+  containers:
+    - name: a
+      envFrom: [{secretRef: {name: all}}, {secretRef: {name: maybe, optional: true}}]
+      env:
+        - {name: A, valueFrom: {secretKeyRef: {name: one, key: k}}}
+        - {name: B, valueFrom: {secretKeyRef: {name: perhaps, key: k, optional: true}}}
+)";
+  EXPECT_THAT(findings(pod + other), ElementsAre(HasSubstr("'one'"), HasSubstr("'all'")));
 }
 
 TEST(Lint, KindsWithoutRulesAreToldApart) {
