@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# install_packages.sh [build|test|bench|hosts]: installs the Debian 12 packages that the program needs to build, with `test`
+# install_packages.sh [build|test|bench|hosts|cluster]: installs the Debian 12 packages that the program needs to build, with `test`
 # also those for every test and fuzz target, with `bench` also those to compare with Gloo and Open MPI, with `hosts` also those
-# for benchmarks on several hosts that are network namespaces.
+# for benchmarks on several hosts that are network namespaces, with `cluster` also those for nodes of scripts/test_cluster.sh.
 # Installs only what is missing; uses sudo if not run as root.
 set -euo pipefail
 
@@ -23,8 +23,10 @@ elif [ "$what" = bench ]; then
   packages+=(libgloo-dev openmpi-bin libopenmpi-dev iproute2 iperf3)
 elif [ "$what" = hosts ]; then
   packages+=(iproute2 iperf3 python3)
+elif [ "$what" = cluster ]; then
+  packages+=(curl iproute2 iptables openssl python3-venv python3-yaml containerd containernetworking-plugins runc podman mmdebstrap)
 elif [ "$what" != build ]; then
-  echo "error: expected build, test, bench or hosts, found '$what'" >&2
+  echo "error: expected build, test, bench, hosts or cluster, found '$what'" >&2
   exit 64
 fi
 

@@ -6,11 +6,12 @@
 #   build    builds control plane and controllers into the cache (tests/cluster/real/build.sh), unless they are there
 #   apply    every kind of manifest: server-side dry run with strict fields and no warning
 #   behave   in earnest, on nodes that kwok pretends: pods, gangs, exit codes, budgets, lost nodes, applying again
+#   train    on nodes that run pods (kubelet, containerd): training that is killed, drained and lost, and the health of nodes
 #   shell    a shell beside the running cluster
 #
-# Without STAGE: build, apply and behave. Without `build`, programs that are not in the cache are a reason to skip.
+# Without STAGE: build, apply, behave and train. Without `build`, programs that are not in the cache are a reason to skip.
 # CLUSTER_SET=v2.1|v2.2|v2.3 chooses the versions (versions.env), TESSERA the program (build/release/tessera); the cache is
-# ${XDG_CACHE_HOME:-~/.cache}/tessera-cluster. KEEP=DIR keeps logs and manifests there; CLUSTER_ONLY=REGEX limits `behave` to some
+# ${XDG_CACHE_HOME:-~/.cache}/tessera-cluster. KEEP=DIR keeps logs and manifests there; CLUSTER_ONLY=REGEX limits `behave` and `train` to some
 # scenarios.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,16 +19,18 @@ here=$root/tests/cluster/real
 # shellcheck source=tests/cluster/real/versions.env
 . "$here/versions.env"
 cache=${CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera-cluster/$CLUSTER_SET}
-[ $# != 0 ] || set -- build apply behave
+[ $# != 0 ] || set -- build apply behave train
 stages=("$@")
 for stage in "${stages[@]}"; do
-  [[ $stage =~ ^(build|apply|behave|shell)$ ]] || { echo "error: expected build, apply, behave or shell, found '$stage'" >&2; exit 64; }
+  [[ $stage =~ ^(build|apply|behave|train|shell)$ ]] || { echo "error: expected build, apply, behave, train or shell, found '$stage'" >&2; exit 64; }
 done
 skip() {
   echo "skipped: $*"
   echo "0 passed, 0 failed, 1 skipped"
   exit 0
 }
+count() { grep -c "^$1" "$CHECKS" || true; }
+summary() { echo "$(count ok) passed, $(count FAILED) failed, $(count skipped) skipped"; }
 
 if [ -z "${CLUSTER_STATE:-}" ]; then
   # Outside of the namespaces: what has to be there, and what is to be removed.
@@ -36,22 +39,36 @@ if [ -z "${CLUSTER_STATE:-}" ]; then
     if [ "$stage" = build ]; then "$here/build.sh" "$cache"; else stages+=("$stage"); fi
   done
   [ ${#stages[@]} != 0 ] || exit 0
-  [[ -e $cache/complete && $(cat "$cache/versions") == $(sha256sum <"$here/versions.env") ]] || skip "no programs of set $CLUSTER_SET in $cache: scripts/test_cluster.sh build makes them, in about half an hour"
+  [[ -e $cache/complete && $(cat "$cache/versions") == "$versions" ]] || skip "no programs of set $CLUSTER_SET in $cache: scripts/test_cluster.sh build makes them, in about half an hour"
   [ "$(id -u)" = 0 ] || skip "namespaces need root"
   TESSERA=$(realpath "${TESSERA:-$root/build/release/tessera}")
   CLUSTER_STATE=$(mktemp -d "${TMPDIR:-/tmp}/tessera-cluster-XXXXXX")
-  export TESSERA CLUSTER_STATE CLUSTER_CACHE=$cache CLUSTER_SET
+  KEEP=${KEEP:+$(realpath -m "$KEEP")}
+  export TESSERA CLUSTER_STATE CLUSTER_CACHE=$cache CLUSTER_SET CHECKS=$CLUSTER_STATE/checks
+  # shellcheck source=tests/cluster/real/real_nodes.sh
+  . "$here/real_nodes.sh"
   child=
   clean_up() {
     # The end of the first process in the namespace ends all others in it, by SIGKILL.
     [ -z "$child" ] || { kill -KILL "$child"; wait "$child"; } 2>/dev/null || true
-    [ -z "${KEEP:-}" ] || { mkdir -p "$KEEP" && cp -r "$CLUSTER_STATE"/*.log "$CLUSTER_STATE/manifests" "$KEEP"; } || true
+    remove_cgroup "$(basename "$CLUSTER_STATE")"
+    [ -z "$KEEP" ] || { mkdir -p "$KEEP" && cp -r "$CLUSTER_STATE"/*.log "$CLUSTER_STATE/manifests" "$KEEP"; } || true
     rm -rf "$CLUSTER_STATE"
   }
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
-  unshare --net --mount --pid --fork --kill-child --mount-proc "$0" "${stages[@]}" <&0 &
+  if [[ " ${stages[*]} " == *" train "* ]]; then
+    missing=$(missing_for_nodes)
+    [ -n "$missing" ] || make_images || { [ $? = 74 ] && missing="Debian's packages, of which the image is made, cannot be had"; } || exit 1
+    if [ -n "$missing" ]; then
+      echo "skipped train: $missing" | tee -a "$CHECKS"
+      wanted=("${stages[@]}") stages=()
+      for stage in "${wanted[@]}"; do [ "$stage" = train ] || stages+=("$stage"); done
+      [ ${#stages[@]} != 0 ] || { summary; exit 0; }
+    fi
+  fi
+  unshare --net --mount --pid --fork --kill-child --mount-proc "$root/scripts/test_cluster.sh" "${stages[@]}" <&0 &
   child=$!
   status=0
   wait "$child" || status=$?
@@ -59,13 +76,10 @@ if [ -z "${CLUSTER_STATE:-}" ]; then
   exit "$status"
 fi
 
-state=$CLUSTER_STATE
-cd "$state"
-export PATH=$cache/bin:$PATH HOME=$state CHECKS=$state/checks CLUSTER_ROOT=$root PYTHONDONTWRITEBYTECODE=1
-: >"$CHECKS"
+# shellcheck source=tests/cluster/real/real_nodes.sh
+. "$here/real_nodes.sh"
+export PATH=$cache/bin:$PATH HOME=$state CLUSTER_ROOT=$root PYTHONDONTWRITEBYTECODE=1
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY
-# shellcheck source=tests/cluster/real/control_plane.sh
-. "$here/control_plane.sh"
 begin=$SECONDS
 start_control_plane
 start_controllers
@@ -74,6 +88,12 @@ echo "Kubernetes $KUBERNETES, JobSet $JOBSET, Kubeflow Trainer $TRAINER, Kueue $
 run() { # STAGE
   case $1 in
     shell) bash --norc || true ;;
+    train)
+      start_pod_network
+      start_node 0
+      start_node 1
+      /usr/bin/python3 "$here/train_check.py"
+      ;;
     *) /usr/bin/python3 "$here/$1_check.py" ;;
   esac
 }
@@ -86,6 +106,5 @@ for stage in "${stages[@]}"; do
   set -e
   echo "$stage: $((SECONDS - begin)) s"
 done
-count() { grep -c "^$1" "$CHECKS" || true; }
-echo "$(count ok) passed, $(count FAILED) failed, $(count skipped) skipped"
+summary
 [ "$(count FAILED)" = 0 ]

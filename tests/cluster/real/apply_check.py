@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 
-from cluster import ROOT, SET, STATE, add_namespace, apply, attempt, check, deploy, kubectl
+from cluster import ROOT, SET, STATE, add_namespace, apply, attempt, check, deploy, kubectl, tessera
 
 FOLDER = f"{STATE}/manifests"
 # Client and server print these lines for objects that already exist, for every document, and for the Job that needs
@@ -16,7 +16,7 @@ FOLDER = f"{STATE}/manifests"
 EXPECTED = re.compile(r"last-applied-configuration|serverside-applied|(created|configured|unchanged) \(server dry run\)|"
                       r"Warning: would violate PodSecurity \"restricted:latest\": unrestricted capabilities \(container \"chown\" must")
 
-# A TrainJob gets these flags from its runtime.
+# A TrainJob gets these flags from its runtime, and a PyTorchJob has no check of its node.
 OF_RUNTIMES = re.compile(r"--(node_check|metrics_port \d+|hf_token_secret \S+)")
 RUN = "--model org/some-model --dataset org/rows --max_length 1024"
 SHAPES = {
@@ -87,8 +87,8 @@ def other_job(kind):
 def commands():
     """The arguments of `tessera deploy` by name."""
     yield from OTHERS.items()
-    for (shape, flags), trainer in itertools.product(SHAPES.items(), (SET, "jobset", "job")):
-        if trainer == SET:
+    for (shape, flags), trainer in itertools.product(SHAPES.items(), (SET, "jobset", "job", "pytorchjob")):
+        if trainer in (SET, "pytorchjob"):
             flags = OF_RUNTIMES.sub("", flags)
         yield f"{shape}-{trainer}", f"kubernetes {RUN} {flags} --trainer {trainer} --name {shape}-{trainer.replace('.', '-')}"
     for storage, part in itertools.product(("fsx", "efs", "s3"), ("storage", "nodes")):
@@ -115,6 +115,20 @@ def dry_run(name, command, text):
     check(not problems, f"the server takes {name}", " ".join(problems))
 
 
+def check_lint():
+    """`deploy lint --server` finds what only this cluster knows."""
+    job = deploy("kubernetes", *RUN.split(), "--model_config", "160m", "--cpus", "16", "--memory", "60GiB", "--trainer", "jobset", "--name", "lint",
+                 "--claim", "nowhere", "--queue", "nobody")
+    path = f"{FOLDER}/lint.yaml"
+    for change, expected in ((("", ""), ["has no PersistentVolumeClaim 'nowhere'", "has no LocalQueue 'nobody'"]),
+                             (("backoffLimit:", "backofLimit:"), [".backofLimit: field not declared in schema"])):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(job.replace(*change))
+        answer = tessera("deploy", "lint", "--server", path)
+        check(answer.returncode == 65 and all(text in answer.stdout for text in expected), f"lint --server finds: {', '.join(expected)}",
+              answer.stdout + answer.stderr)
+
+
 def main():
     os.makedirs(FOLDER, exist_ok=True)
     for device in ("cpu", "cuda"):
@@ -127,6 +141,7 @@ def main():
             pool.submit(attempt, command, lambda n=name, c=command: dry_run(n, c, deploy(*c.split()[2:])))
         health = kubectl("kustomize", f"{ROOT}/deploy/health").stdout
         pool.submit(attempt, "deploy/health", lambda: dry_run("health", "deploy/health", health))
+    attempt("deploy lint --server", check_lint)
     subprocess.run([f"{os.environ['CLUSTER_CACHE']}/python/bin/python", f"{ROOT}/tests/cluster/real/sdk_check.py"], check=True)
 
 

@@ -237,6 +237,40 @@ def run_gang(trainer):
     second.remove()
 
 
+def run_pytorch_job():
+    """The training-operator replaces pods one by one, and tells each its node in the variables of torchrun."""
+    text = deploy("kubernetes", "--model", "org/some-model", "--dataset", "org/rows", "--max_length", "1024", "--trainer", "pytorchjob", "--name",
+                  "dist", "--nproc_per_node", "2", *THREE.split())
+    path = f"{STATE}/manifests/dist.yaml"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    apply(text)
+
+    def named():
+        pods = pods_of("dist", 3)
+        return {each["metadata"]["name"]: each for each in pods}
+    pods = wait("3 pods of dist run", named)
+    expected = {"PET_NNODES": "3", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "dist-master-0", "PET_MASTER_PORT": "29500"}
+    for rank, name in enumerate(("dist-master-0", "dist-worker-0", "dist-worker-1")):
+        container = pods[name]["spec"]["containers"][0]
+        env = {each["name"]: each.get("value") for each in container["env"]}
+        check(env.items() >= {**expected, "PET_NODE_RANK": str(rank)}.items(), f"{name} has the variables of torchrun", env)
+        check(container["command"][:3] == ["env", "--unset=RANK", "--unset=WORLD_SIZE"], f"{name} drops the two that count pods")
+    check(len({pod["spec"]["nodeName"] for pod in pods.values()}) == 3, "dist: each pod has a node of its own")
+    check_status(path, 0, "running", "3 pod")
+    again = kubectl("apply", "--server-side", "-f", path, check_result=False)
+    check(again.returncode == 0, "dist: can be applied again while it runs", again.stderr)
+    kubectl("drain", pods["dist-worker-0"]["spec"]["nodeName"], "--delete-emptydir-data", "--ignore-daemonsets", "--timeout=60s")
+    new = wait("dist has another worker", lambda: (now := named()) and uids(now.values()) - uids(pods.values()) and now)
+    check(len(uids(new.values()) - uids(pods.values())) == 1, "dist: a drained pod is replaced alone")
+    for pod in new.values():
+        end_pod(pod, 0, "pytorch")
+    wait("dist is done", lambda: is_true(get("pytorchjobs", "dist"), "Succeeded"))
+    check_status(path, 0, "finished")
+    remove(text)
+    wait("nothing is left of dist", lambda: not find("pods", "app.kubernetes.io/instance=dist"))
+
+
 def run_volume_owner():
     """The Job that gives a new file system to the pods' user needs CHOWN: `restricted` takes no such pod, `baseline` does."""
     written = deploy("runtime", "--namespace", "strict", "--trainer", "job", "--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef")
@@ -332,7 +366,7 @@ def side_by_side(scenarios):
 
 def main():
     prepare()
-    scenarios = [(run_silent_nodes,), (run_remediation,), (run_diff,), (run_volume_owner,)]
+    scenarios = [(run_silent_nodes,), (run_remediation,), (run_diff,), (run_volume_owner,), (run_pytorch_job,)]
     for trainer in WORDS:
         scenarios += [(run_node_lost, trainer, "deleted"), (run_node_lost, trainer, "drained", " --queue training")]
         scenarios.append((run_node_check, trainer))

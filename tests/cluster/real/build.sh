@@ -11,7 +11,6 @@ command -v go >/dev/null || { echo "error: go is not installed: expected Go 1.26
 # GOGC: less time for more memory (2 GB at most).
 export CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOWORK=off GOGC=${GOGC:-300}
 # What was made for other versions goes; what Go still has of it takes seconds.
-versions=$(sha256sum <"$here/versions.env")
 [ "$(cat "$cache/versions" 2>/dev/null)" = "$versions" ] || rm -rf "${cache:?}"/{bin,manifests,module,python,complete}
 mkdir -p "$cache/bin" "$cache/manifests" "$cache/module"
 echo "$versions" >"$cache/versions"
@@ -41,12 +40,28 @@ build() {
   echo "built $2 in $((SECONDS - begin)) s"
 }
 
-for each in kube-apiserver kube-controller-manager kube-scheduler kubectl; do build "k8s.io/kubernetes/cmd/$each" "$each"; done
+for each in kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet; do build "k8s.io/kubernetes/cmd/$each" "$each"; done
 build go.etcd.io/etcd/server/v3 etcd
 build sigs.k8s.io/jobset jobset
 build github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager trainer
 build sigs.k8s.io/kueue/cmd/kueue kueue
-[ -x "$cache/bin/kwok" ] || GOBIN=$cache/bin go install -p "${BUILD_JOBS:-$(nproc)}" -trimpath -ldflags "-s -w" "sigs.k8s.io/kwok/cmd/kwok@$KWOK"
+
+# build_apart MODULE PACKAGE VERSION TAGS: the program is called as its package, and has the libraries of its own release.
+build_apart() {
+  local program=${2##*/}
+  [ ! -x "$cache/bin/$program" ] || return 0
+  mkdir -p "$cache/modules/$program"
+  (
+    cd "$cache/modules/$program"
+    rm -f go.mod go.sum
+    go mod init cluster.invalid/apart 2>/dev/null
+    go mod edit -require="$1@$3"
+    go build -mod=mod -p "${BUILD_JOBS:-$(nproc)}" -trimpath -ldflags "-s -w" -tags "$4" -o "$cache/bin/$program" "$1/$2"
+  )
+}
+build_apart sigs.k8s.io/kwok cmd/kwok "$KWOK" ""
+build_apart github.com/kubeflow/training-operator cmd/training-operator.v1 "$TRAINING_OPERATOR" ""
+build_apart k8s.io/node-problem-detector cmd/nodeproblemdetector "$NODE_PROBLEM_DETECTOR" disable_stackdriver_exporter
 
 # files NAME MODULE VERSION PATH: a copy of a folder of a release.
 files() {
@@ -58,8 +73,9 @@ files() {
 files jobset sigs.k8s.io/jobset "$JOBSET" config
 files trainer github.com/kubeflow/trainer/v2 "$TRAINER" manifests/base
 files kueue sigs.k8s.io/kueue "$KUEUE" config
+files node-problem-detector k8s.io/node-problem-detector "$NODE_PROBLEM_DETECTOR" config
 files kwok sigs.k8s.io/kwok "$KWOK" kustomize/stage
-files training-operator github.com/kubeflow/training-operator "$TRAINING_OPERATOR" manifests/base/crds
+files training-operator github.com/kubeflow/training-operator "$TRAINING_OPERATOR" manifests/base
 files karpenter sigs.k8s.io/karpenter "$KARPENTER" pkg/apis/crds
 files karpenter-aws github.com/aws/karpenter-provider-aws "$KARPENTER_AWS" pkg/apis/crds
 files prometheus github.com/prometheus-operator/prometheus-operator "$PROMETHEUS_OPERATOR" example/prometheus-operator-crd

@@ -20,7 +20,7 @@ local = threading.local()
 GROUPS = {"pods": "api/v1", "nodes": "api/v1", "persistentvolumeclaims": "api/v1", "events": "api/v1", "secrets": "api/v1",
           "jobs": "apis/batch/v1", "poddisruptionbudgets": "apis/policy/v1", "jobsets": "apis/jobset.x-k8s.io/v1alpha2",
           "trainjobs": "apis/trainer.kubeflow.org/v1alpha1", "workloads": "apis/kueue.x-k8s.io/v1beta2",
-          "nodeclaims": "apis/karpenter.sh/v1"}
+          "pytorchjobs": "apis/kubeflow.org/v1", "nodeclaims": "apis/karpenter.sh/v1"}
 UNNAMESPACED = {"nodes", "nodeclaims"}
 lock = threading.Lock()
 # The server, etcd or a webhook did not answer in time.

@@ -10,6 +10,7 @@ start() {
   local name=$1
   shift
   "$@" >"$state/$name.log" 2>&1 </dev/null &
+  disown # a test may kill it
 }
 
 # until_true SECONDS LOG COMMAND...: repeats a command until it succeeds.
@@ -25,7 +26,7 @@ until_true() {
 # certificate NAME SUBJECT EXTENSION: signed by the cluster's authority.
 certificate() {
   openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "$2" -keyout "tls/$1.key" -out "tls/$1.csr"
-  openssl x509 -req -in "tls/$1.csr" -CA tls/ca.crt -CAkey tls/ca.key -CAcreateserial -days 30 -out "tls/$1.crt" \
+  openssl x509 -req -in "tls/$1.csr" -CA tls/ca.crt -CAkey tls/ca.key -CAcreateserial -days 365 -out "tls/$1.crt" \
     -extfile <(echo "$3")
 }
 
@@ -52,8 +53,12 @@ start_control_plane() {
   ip link set nodes0 up
   mkdir -p tls
   {
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=authority -keyout tls/ca.key -out tls/ca.crt
-    certificate tls /CN=server "subjectAltName=DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1,IP:$address,IP:10.46.0.1"
+    # The training-operator makes certificates of its own unless it finds some with these names, this form of key and 90 days left.
+    openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=authority -keyout tls/ca.pem -out tls/ca.crt \
+      -addext subjectAltName=DNS:training-operator-ca
+    openssl rsa -traditional -in tls/ca.pem -out tls/ca.key
+    certificate tls /CN=server \
+      "subjectAltName=DNS:localhost,DNS:kubernetes.default.svc,DNS:training-operator.kubeflow.svc,IP:127.0.0.1,IP:$address,IP:10.46.0.1"
     certificate client /CN=server "" # which kubelets get to see
     openssl genrsa -out tls/accounts.key 2048
   } 2>tls.log
@@ -81,16 +86,16 @@ start_control_plane() {
   until_true 300 controller-manager kubectl get serviceaccount default
 }
 
-# controller NAME NAMESPACE ACCOUNT ARGUMENTS...: starts one with the rights of its own service account.
+# controller NAME NAMESPACE ACCOUNT COMMAND...: starts one with the rights of its own service account.
 controller() {
   until_true 300 apiserver eval "kubectl create token --namespace $2 $3 --duration 24h >$1.token"
   kubeconfig "$1" "$(cat "$1.token")"
-  KUBECONFIG=$state/$1.kubeconfig start "$1" "$1" "${@:4}"
+  KUBECONFIG=$state/$1.kubeconfig start "$1" "${@:4}"
 }
 
 # apply_release KUSTOMIZATION PORT GROUP: what a release installs, with webhooks at PORT. Ends when all kinds of GROUP are served.
 apply_release() {
-  kubectl kustomize --load-restrictor LoadRestrictionsNone "$1" | /usr/bin/python3 "$here/localize.py" manifests tls/ca.crt "$2" >release.yaml
+  kubectl kustomize --load-restrictor LoadRestrictionsNone "$1" 2> >(grep -v deprecated >&2) | /usr/bin/python3 "$here/localize.py" manifests tls/ca.crt "$2" >release.yaml
   # On a machine with much other work a request may take longer than kubectl waits.
   until_true 300 apiserver kubectl apply --server-side --force-conflicts -f release.yaml
   until_true 300 apiserver eval 'kubectl get crd -o name >crds'
@@ -103,11 +108,10 @@ ready() { until_true 300 "$1" curl -fsS "http://127.0.0.1:$2/readyz"; }
 
 start_controllers() {
   local each
-  for each in karpenter karpenter-aws prometheus/monitoring.coreos.com_{podmonitors,prometheusrules}.yaml \
-    training-operator/kubeflow.org_pytorchjobs.yaml; do
+  for each in karpenter karpenter-aws prometheus/monitoring.coreos.com_{podmonitors,prometheusrules}.yaml; do
     until_true 300 apiserver kubectl apply --server-side -f "$cache/manifests/$each"
   done
-  for each in jobset-system kubeflow-system kueue-system training monitoring; do
+  for each in jobset-system kubeflow-system kubeflow kueue-system training monitoring; do
     until_true 300 apiserver eval "kubectl get namespace $each || kubectl create namespace $each"
   done
 
@@ -121,7 +125,7 @@ start_controllers() {
 
   config "$cache/manifests/jobset/components/manager/controller_manager_config.yaml" 9080 >jobset.yaml
   apply_release "$cache/manifests/jobset/default" 9080 jobset.x-k8s.io
-  controller jobset jobset-system jobset-controller-manager --config jobset.yaml
+  controller jobset jobset-system jobset-controller-manager jobset --config jobset.yaml
 
   # Without the JobSet that its own overlay installs.
   config "$cache/manifests/trainer/manager/controller_manager_config.yaml" 9180 >trainer.yaml
@@ -129,14 +133,43 @@ start_controllers() {
   printf 'namespace: kubeflow-system\nresources: [crds, rbac, webhook]\n' >trainer/kustomization.yaml
   apply_release trainer 9180 trainer.kubeflow.org
   ready jobset 9081 # its webhook sees what Kubeflow Trainer creates
-  controller trainer kubeflow-system kubeflow-trainer-controller-manager --config trainer.yaml
+  controller trainer kubeflow-system kubeflow-trainer-controller-manager trainer --config trainer.yaml
+
+  start_training_operator
 
   # Kueue gets the configuration that deploy/eks/up.sh gives it.
   config "$root/deploy/eks/values/kueue.yaml" 9280 >kueue.yaml
   apply_release "$cache/manifests/kueue/default" 9280 kueue.x-k8s.io
-  controller kueue kueue-system kueue-controller-manager --config kueue.yaml --feature-gates VisibilityOnDemand=false
+  controller kueue kueue-system kueue-controller-manager kueue --config kueue.yaml --feature-gates VisibilityOnDemand=false
   ready trainer 9181
   ready kueue 9281
+  ready training-operator 9381
+}
+
+# For PyTorchJobs alone. It looks for its certificate in /tmp, and waits for an image that has nslookup before it starts a worker.
+start_training_operator() {
+  mkdir training-operator
+  ln -s "$cache/manifests/training-operator" training-operator/base
+  printf 'namespace: kubeflow\nresources: [base]\n' >training-operator/kustomization.yaml
+  kubectl create secret generic training-operator-webhook-cert --namespace kubeflow --from-file=ca.crt=tls/ca.crt --from-file=ca.key=tls/ca.key \
+    --from-file=tls.crt=tls/tls.crt --from-file=tls.key=tls/tls.key >training-operator.log
+  apply_release training-operator 9380 kubeflow.org
+  cat >init.yaml <<'END'
+- name: init-pytorch
+  image: {{.InitContainerImage}}
+  command: [sh, -c, 'until getent hosts {{.MasterAddr}}; do sleep 1; done']
+  securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+END
+  # shellcheck disable=SC2016 # $1 and $2 are the inner shell's
+  controller training-operator kubeflow training-operator unshare --mount sh -ec '
+    mount --bind "$1" /mnt
+    mount -t tmpfs tmpfs /tmp
+    mkdir -p "$1" /tmp/k8s-webhook-server
+    mount --bind /mnt "$1"
+    cp -r "$2" /tmp/k8s-webhook-server/serving-certs
+    TMPDIR=/tmp exec training-operator.v1 --enable-scheme=pytorchjob --webhook-server-port=9380 --health-probe-bind-address=:9381 \
+      --metrics-bind-address=:9382 --pytorch-init-container-image=localhost/tessera:cluster --pytorch-init-container-template-file="$1/init.yaml"' \
+    sh "$state" "$certificates"
 }
 
 # Nodes that only pretend: their pods are ready at once, and end as a test decides. The annotation kwok.x-k8s.io/node of a node names
