@@ -90,23 +90,24 @@ class DeployClusterCommand : public DeployCommand {
  private:
   // Flags that only one part has a use for.
   void warn_of_other_parts(const FlagTable& table) const {
-    constexpr std::pair<const char*, std::string_view> kOnlyFor[] = {{"device", "nodes or node_group"},
-                                                                     {"spot_only", "nodes"},
-                                                                     {"efa", "nodes or node_group"},
-                                                                     {"max_vcpus", "nodes"},
-                                                                     {"max_cards", "nodes"},
-                                                                     {"instance", "node_group"},
-                                                                     {"nodes", "node_group"},
-                                                                     {"placement_group", "node_group"},
-                                                                     {"capacity_reservation", "node_group"},
-                                                                     {"capacity_block", "node_group"},
-                                                                     {"node_role", "nodes"},
-                                                                     {"node_disk_gib", "nodes or node_group"},
-                                                                     {"ami", "nodes"},
-                                                                     {"kubernetes_version", "eksctl"},
-                                                                     {"system_instance", "eksctl"},
-                                                                     {"public_access_cidr", "eksctl"},
-                                                                     {"disk_gib", "storage"}};
+    constexpr std::pair<const char*, std::string_view> kOnlyFor[] = {
+        {"device", "nodes or node_group"},
+        {"spot_only", "nodes"},
+        {"efa", "nodes or node_group"},
+        {"max_vcpus", "nodes"},
+        {"max_cards", "nodes"},
+        {"instance", "node_group"},
+        {"nodes", "node_group"},
+        {"placement_group", "node_group"},
+        {"capacity_reservation", "nodes or node_group"},
+        {"capacity_block", "node_group"},
+        {"node_role", "nodes"},
+        {"node_disk_gib", "nodes or node_group"},
+        {"ami", "nodes"},
+        {"kubernetes_version", "eksctl"},
+        {"system_instance", "eksctl"},
+        {"public_access_cidr", "eksctl"},
+        {"disk_gib", "storage"}};
     for (const auto& [flag, part] : kOnlyFor) {
       if (table.is_set(flag) && part.find(part_) == std::string_view::npos)
         log_warning("--{} has no effect: it is for --part {}, this is --part {}", flag, part, part_);

@@ -76,7 +76,7 @@ class DeployKubernetesCommand : public DeployCommand {
     if (!run.spec.sources.deepspeed.empty()) check_offload(run.spec.placement);
     check_monitors(run.spec.reporting);
     run.storage_mb_per_s = storage_mb_per_s_;
-    run.may_be_spot = job.capacity != "on-demand";
+    run.may_be_spot = job.capacity == "any" || job.capacity == "spot";
     if (table->is_set("grace_period_s")) run.grace_period_s = given_.grace_period_s;
     run.given_flags = given_flags_;
     complete_job(std::move(run), &job);
@@ -91,7 +91,7 @@ class DeployKubernetesCommand : public DeployCommand {
     declare(table, "instance", &nodes_.instance);
     declare(table, "nodes", &num_nodes_);
     declare(table, "nproc_per_node", &nodes_.local_world_size);
-    declare(table, "capacity", &job_.capacity, {"any", "spot", "on-demand"});
+    declare(table, "capacity", &job_.capacity, {"any", "spot", "on-demand", "reserved"});
     declare(table, "zone", &job_.zone);
     declare(table, "cpus", &nodes_.cpus);
     declare_size(table, "memory", &nodes_.memory_bytes, "480GiB");

@@ -69,7 +69,7 @@ struct JobSettings {
   GracePeriods grace;
   std::vector<std::string> train_arguments;  // after the word train
   std::string instance;                      // "" = any node
-  std::string capacity = "any";              // or spot, on-demand
+  std::string capacity = "any";              // or spot, on-demand, reserved
   std::string zone;                          // "" = any, but the same for all nodes
   std::string queue;                         // "" = without Kueue
   bool topology = false;                     // which places the pods (deploy queue --topology)
