@@ -358,8 +358,6 @@ spec:
   EXPECT_THAT(findings(good), ElementsAre());
   const Damage kDamages[] = {
       {"    Master:", "    Chief:", "PyTorchJob dist: spec.pytorchReplicaSpecs: has no Master"},
-      {"replicas: 1", "replicas: 2", "Master.replicas: expected 1"},
-      {"name: pytorch", "name: main", "the container must be called 'pytorch'"},
       {"args: [train,", "args: [launch, train,", "`tessera launch` ends at once where pods are ranks"},
       {"nprocPerNode: \"1\"", "nprocPerNode: \"8\"", "spec.nprocPerNode: expected 1"},
       {"operator: Exists", "operator: Exists, effect: NoExecute", "does not tolerate the taint of this name"},
@@ -371,8 +369,6 @@ TEST(Lint, FindsWhatIsWrongWithARuntime) {
   const Damage kDamages[] = {
       {"  - name: node\n          replicas", "  - name: worker\n          replicas",
        "the trainer's must be called 'node'"},
-      {"    - name: node\n                      image", "    - name: main\n                      image",
-       "container must be called 'node'"},
       {"trainjob-ancestor-step: trainer", "trainjob-ancestor-step: other", "none has the label"},
       {"enableDNSHostnames: true", "subdomain: x", "network.subdomain: must not be set"},
       {"at index 2$", "at index 3$", "'at index 3$' matches no rule of podFailurePolicy, which has 3"},
