@@ -43,6 +43,7 @@ OTHERS = {
     "queue-cuda": "queue --device cuda --instance g6e.xlarge --nodes 4",
     "cluster": "cluster --name training --region eu-west-1",
     "cluster-cuda": "cluster --name training --region eu-west-1 --device cuda",
+    "cluster-reserved": "cluster --name training --region eu-west-1 --capacity_reservation cr-0123456789abcdef0",
     "cluster-efa": "cluster --name training --region eu-west-1 --efa",
     "alerts": "alerts",
     "alerts-secret": "alerts --token_secret tessera-metrics",

@@ -42,26 +42,30 @@ build() {
 
 for each in kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet; do build "k8s.io/kubernetes/cmd/$each" "$each"; done
 build go.etcd.io/etcd/server/v3 etcd
-build sigs.k8s.io/jobset jobset
 build github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager trainer
 build sigs.k8s.io/kueue/cmd/kueue kueue
 
-# build_apart MODULE PACKAGE VERSION TAGS: the program is called as its package, and has the libraries of its own release.
+# build_apart PROGRAM PACKAGE MODULE VERSION [TAGS]: with the libraries of its own release.
 build_apart() {
-  local program=${2##*/}
-  [ ! -x "$cache/bin/$program" ] || return 0
-  mkdir -p "$cache/modules/$program"
+  [ ! -x "$cache/bin/$1" ] || return 0
+  local begin=$SECONDS
+  mkdir -p "$cache/modules/$1"
   (
-    cd "$cache/modules/$program"
+    cd "$cache/modules/$1"
     rm -f go.mod go.sum
     go mod init cluster.invalid/apart 2>/dev/null
-    go mod edit -require="$1@$3"
-    go build -mod=mod -p "${BUILD_JOBS:-$(nproc)}" -trimpath -ldflags "-s -w" -tags "$4" -o "$cache/bin/$program" "$1/$2"
+    go mod edit -require="$3@$4"
+    go build -mod=mod -p "${BUILD_JOBS:-$(nproc)}" -trimpath -ldflags "-s -w" -tags "${5:-}" -o "$cache/bin/$1.part" "$2"
+    mv "$cache/bin/$1.part" "$cache/bin/$1"
   )
+  echo "built $1 in $((SECONDS - begin)) s"
 }
-build_apart sigs.k8s.io/kwok cmd/kwok "$KWOK" ""
-build_apart github.com/kubeflow/training-operator cmd/training-operator.v1 "$TRAINING_OPERATOR" ""
-build_apart k8s.io/node-problem-detector cmd/nodeproblemdetector "$NODE_PROBLEM_DETECTOR" disable_stackdriver_exporter
+# Kueue 0.17 has a newer controller-runtime than JobSet 0.11 builds with.
+build_apart jobset sigs.k8s.io/jobset sigs.k8s.io/jobset "$JOBSET"
+build_apart kwok sigs.k8s.io/kwok/cmd/kwok sigs.k8s.io/kwok "$KWOK"
+build_apart training-operator github.com/kubeflow/training-operator/cmd/training-operator.v1 github.com/kubeflow/training-operator "$TRAINING_OPERATOR"
+build_apart nodeproblemdetector k8s.io/node-problem-detector/cmd/nodeproblemdetector k8s.io/node-problem-detector "$NODE_PROBLEM_DETECTOR" \
+  disable_stackdriver_exporter
 
 # files NAME MODULE VERSION PATH: a copy of a folder of a release.
 files() {

@@ -167,7 +167,7 @@ END
     mkdir -p "$1" /tmp/k8s-webhook-server
     mount --bind /mnt "$1"
     cp -r "$2" /tmp/k8s-webhook-server/serving-certs
-    TMPDIR=/tmp exec training-operator.v1 --enable-scheme=pytorchjob --webhook-server-port=9380 --health-probe-bind-address=:9381 \
+    TMPDIR=/tmp exec training-operator --enable-scheme=pytorchjob --webhook-server-port=9380 --health-probe-bind-address=:9381 \
       --metrics-bind-address=:9382 --pytorch-init-container-image=localhost/tessera:cluster --pytorch-init-container-template-file="$1/init.yaml"' \
     sh "$state" "$certificates"
 }

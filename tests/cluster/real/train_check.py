@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 
-from cluster import (ROOT, SET, STATE, apply, attempt, check, check_status, conditions, deploy, find, get, is_true, kubectl, pods_of,
+from cluster import (ROOT, SET, STATE, apply, attempt, check, check_status, conditions, deploy, find, get, is_true, kubectl, patch, pods_of,
                      remediate, remove, request, tessera, uids, wait)
 
 CLAIM = f"{STATE}/claim"
@@ -202,6 +202,10 @@ def run_debug():
     wait("tessera-network ends", lambda: is_true(get("jobs", "tessera-network"), "Complete") or is_true(get("jobs", "tessera-network"), "Failed"))
     said = kubectl("logs", "-n", "training", "job/tessera-network").stdout
     check(is_true(get("jobs", "tessera-network"), "Complete") and "Gbit/s" in said, "debug: the network between two nodes", said)
+    check(get("jobs", "tessera-network")["spec"]["ttlSecondsAfterFinished"] == 86400, "debug: its Job stays for a day")
+    patch("jobs", "tessera-network", {"spec": {"ttlSecondsAfterFinished": 1}})
+    wait("nothing is left of tessera-network", lambda: get("jobs", "tessera-network") is None)
+    check(True, "debug: and goes by itself")
 
 
 def remove_job(job):
