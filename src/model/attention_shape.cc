@@ -11,7 +11,8 @@ AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
   shape.head_dim = config.head_dim;
   shape.sliding_window =
       config.sliding_window.empty() ? 0 : config.sliding_window[static_cast<size_t>(layer)];
-  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  const double usual = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+  shape.scale = static_cast<float>(config.attention_scale == 0 ? usual : config.attention_scale);
   return shape;
 }
 

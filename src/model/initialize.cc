@@ -24,11 +24,11 @@ double standard_deviation(const Parameter& parameter, const ModelConfig& config)
 }
 
 template <typename T>
-void initialize(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
-                std::span<T> destination) {
+void initialize(const Parameter& parameter, double initializer_range, float norm, uint64_t seed,
+                int64_t begin, std::span<T> destination) {
   if (is_vector(parameter.kind)) {
     std::fill(destination.begin(), destination.end(),
-              from_float<T>(parameter.kind == ParameterKind::kNorm ? 1.0f : 0.0f));
+              from_float<T>(parameter.kind == ParameterKind::kNorm ? norm : 0.0f));
     return;
   }
   if (parameter.kind == ParameterKind::kLoraB) return std::fill(destination.begin(), destination.end(), T{});
@@ -60,11 +60,12 @@ void initialize_parameter(const Parameter& parameter, const ModelConfig& config,
                 parameter.name, begin, begin + count, parameter.num_elements);
   const auto size = static_cast<size_t>(count);
   const double deviation = standard_deviation(parameter, config);
+  const float norm = config.norm == NormKind::kRmsPlusOne ? 0.0f : 1.0f;  // of a norm's weights
   switch (destination.dtype()) {
     case DType::kF32:
-      return initialize<float>(parameter, deviation, seed, begin, {destination.as<float>(), size});
+      return initialize<float>(parameter, deviation, norm, seed, begin, {destination.as<float>(), size});
     case DType::kBF16:
-      return initialize<bf16>(parameter, deviation, seed, begin, {destination.as<bf16>(), size});
+      return initialize<bf16>(parameter, deviation, norm, seed, begin, {destination.as<bf16>(), size});
     default:
       TESSERA_CHECK(false, "cannot initialise {} as {}", parameter.name, dtype_name(destination.dtype()));
   }

@@ -58,7 +58,8 @@ class CpuOps final : public Ops {
     }
     if (limits.training) {
       bytes = std::max({bytes, rmsnorm_backward_scratch_bytes(limits.max_tokens, limits.hidden_size),
-                        head_rmsnorm_backward_scratch_bytes(limits.max_tokens, heads)});
+                        head_rmsnorm_backward_scratch_bytes(
+                            limits.max_tokens, std::max(heads.head_dim, limits.head_norm_width))});
     }
     return bytes;
   }
@@ -113,17 +114,17 @@ class CpuOps final : public Ops {
     tessera::dropout(x_TD, which, y_TD, update, pool_);
   }
 
-  void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
+  void rmsnorm(ConstTensorView x_RD, const NormWeight& w_D, float eps, TensorView y_RD,
                TensorView rstd_R) override {
     tessera::rmsnorm(x_RD, w_D, eps, y_RD, rstd_R, pool_);
   }
-  void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
+  void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, const NormWeight& w_D,
                         ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
                         Update dw_update) override {
     tessera::rmsnorm_backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, dx_update, dw_D, dw_update, scratch_, pool_);
   }
-  void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps, TensorView norm_TD,
-                   TensorView rstd_T) override {
+  void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, const NormWeight& w_D, float eps,
+                   TensorView norm_TD, TensorView rstd_T) override {
     tessera::add_rmsnorm(x_TD, y_TD, w_D, eps, norm_TD, rstd_T, pool_);
   }
   void add(TensorView x, ConstTensorView y) override { tessera::add(x, y, pool_); }
@@ -141,12 +142,12 @@ class CpuOps final : public Ops {
   }
 
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
-                    ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd) override {
+                    const NormWeight& w_E, float eps, TensorView y_TQ, TensorView rstd) override {
     tessera::head_rmsnorm(qkv_TQ, shape, head_begin, head_end, w_E, eps, y_TQ, rstd, pool_);
   }
   void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
-                             int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
-                             TensorView dw_E, Update dw_update) override {
+                             int64_t head_begin, int64_t head_end, const NormWeight& w_E,
+                             ConstTensorView rstd, TensorView dw_E, Update dw_update) override {
     tessera::head_rmsnorm_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd, dw_E, dw_update,
                                    scratch_, pool_);
   }
@@ -196,7 +197,7 @@ class CpuOps final : public Ops {
                           TensorView db_D, Update dw_update) override {
     tessera::layernorm_backward(dy_RD, x_RD, w_D, stats_R2, dx_RD, dx_update, dw_D, db_D, dw_update, pool_);
   }
-  void scale(TensorView x, float factor) override { tessera::scale(x, factor, pool_); }
+  void scale(ConstTensorView x, float factor, TensorView y) override { tessera::scale(x, factor, y, pool_); }
 
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override {
     tessera::swiglu(gate_up_TF2, h_TF, pool_);

@@ -64,21 +64,26 @@ void ForwardingOps::dropout(ConstTensorView x, const Dropout& which, TensorView 
   forward("dropout", {&x}, {&y}, [&] { ops_->dropout(x, which, y, update); }, {.update = update});
 }
 
-void ForwardingOps::rmsnorm(ConstTensorView x, ConstTensorView w, float eps, TensorView y, TensorView rstd) {
-  forward("rmsnorm", {&x, &w}, {&y, &rstd}, [&] { ops_->rmsnorm(x, w, eps, y, rstd); });
+void ForwardingOps::rmsnorm(ConstTensorView x, const NormWeight& weight, float eps, TensorView y,
+                            TensorView rstd) {
+  NormWeight w = weight;
+  forward("rmsnorm", {&x, &w.view}, {&y, &rstd}, [&] { ops_->rmsnorm(x, w, eps, y, rstd); });
 }
 
-void ForwardingOps::rmsnorm_backward(ConstTensorView dy, ConstTensorView x, ConstTensorView w,
+void ForwardingOps::rmsnorm_backward(ConstTensorView dy, ConstTensorView x, const NormWeight& weight,
                                      ConstTensorView rstd, TensorView dx, Update dx_update, TensorView dw,
                                      Update dw_update) {
-  forward("rmsnorm_backward", {&dy, &x, &w, &rstd}, {&dx, &dw},
+  NormWeight w = weight;
+  forward("rmsnorm_backward", {&dy, &x, &w.view, &rstd}, {&dx, &dw},
           [&] { ops_->rmsnorm_backward(dy, x, w, rstd, dx, dx_update, dw, dw_update); },
           {.update = dx_update});
 }
 
-void ForwardingOps::add_rmsnorm(TensorView x, ConstTensorView y, ConstTensorView w, float eps,
+void ForwardingOps::add_rmsnorm(TensorView x, ConstTensorView y, const NormWeight& weight, float eps,
                                 TensorView norm, TensorView rstd) {
-  forward("add_rmsnorm", {&y, &w}, {&x, &norm, &rstd}, [&] { ops_->add_rmsnorm(x, y, w, eps, norm, rstd); });
+  NormWeight w = weight;
+  forward("add_rmsnorm", {&y, &w.view}, {&x, &norm, &rstd},
+          [&] { ops_->add_rmsnorm(x, y, w, eps, norm, rstd); });
 }
 
 void ForwardingOps::add(TensorView x, ConstTensorView y) {
@@ -108,15 +113,17 @@ double ForwardingOps::sum_of_squares(ConstTensorView x) {
 }
 
 void ForwardingOps::head_rmsnorm(ConstTensorView qkv, const AttentionShape& shape, int64_t begin, int64_t end,
-                                 ConstTensorView w, float eps, TensorView y, TensorView rstd) {
-  forward("head_rmsnorm", {&qkv, &w}, {&y, &rstd},
+                                 const NormWeight& weight, float eps, TensorView y, TensorView rstd) {
+  NormWeight w = weight;
+  forward("head_rmsnorm", {&qkv, &w.view}, {&y, &rstd},
           [&] { ops_->head_rmsnorm(qkv, shape, begin, end, w, eps, y, rstd); });
 }
 
 void ForwardingOps::head_rmsnorm_backward(TensorView dqkv, ConstTensorView qkv, const AttentionShape& shape,
-                                          int64_t begin, int64_t end, ConstTensorView w, ConstTensorView rstd,
-                                          TensorView dw, Update dw_update) {
-  forward("head_rmsnorm_backward", {&qkv, &w, &rstd}, {&dqkv, &dw},
+                                          int64_t begin, int64_t end, const NormWeight& weight,
+                                          ConstTensorView rstd, TensorView dw, Update dw_update) {
+  NormWeight w = weight;
+  forward("head_rmsnorm_backward", {&qkv, &w.view, &rstd}, {&dqkv, &dw},
           [&] { ops_->head_rmsnorm_backward(dqkv, qkv, shape, begin, end, w, rstd, dw, dw_update); });
 }
 
@@ -189,8 +196,8 @@ void ForwardingOps::layernorm_backward(ConstTensorView dy, ConstTensorView x, Co
           {.update = dx_update});
 }
 
-void ForwardingOps::scale(TensorView x, float factor) {
-  forward("scale", {}, {&x}, [&] { ops_->scale(x, factor); });
+void ForwardingOps::scale(ConstTensorView x, float factor, TensorView y) {
+  forward("scale", {&x}, {&y}, [&] { ops_->scale(x, factor, y); });
 }
 
 void ForwardingOps::swiglu(ConstTensorView gate_up, TensorView h) {

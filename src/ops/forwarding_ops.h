@@ -57,13 +57,13 @@ class ForwardingOps : public Ops {
   void lora_place(ConstTensorView b_NR, const LoraBlock& block, TensorView e_RN) override;
   void lora_take(ConstTensorView de_RN, const LoraBlock& block, TensorView db_NR, Update update) override;
   void dropout(ConstTensorView x_TD, const Dropout& which, TensorView y_TD, Update update) override;
-  void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
+  void rmsnorm(ConstTensorView x_RD, const NormWeight& w_D, float eps, TensorView y_RD,
                TensorView rstd_R) override;
-  void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
+  void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, const NormWeight& w_D,
                         ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
                         Update dw_update) override;
-  void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps, TensorView norm_TD,
-                   TensorView rstd_T) override;
+  void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, const NormWeight& w_D, float eps,
+                   TensorView norm_TD, TensorView rstd_T) override;
   void add(TensorView x, ConstTensorView y) override;
   void round_to(ConstTensorView from, TensorView to) override;
   void gather_rows(std::span<const int32_t> rows, TensorView x_TD) override;
@@ -71,10 +71,10 @@ class ForwardingOps : public Ops {
   void zero(TensorView x) override;
   double sum_of_squares(ConstTensorView x) override;
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
-                    ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd) override;
+                    const NormWeight& w_E, float eps, TensorView y_TQ, TensorView rstd) override;
   void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
-                             int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
-                             TensorView dw_E, Update dw_update) override;
+                             int64_t head_begin, int64_t head_end, const NormWeight& w_E,
+                             ConstTensorView rstd, TensorView dw_E, Update dw_update) override;
   void rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
             const RopeTable& table, bool inverse) override;
   void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
@@ -97,7 +97,7 @@ class ForwardingOps : public Ops {
   void layernorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
                           ConstTensorView stats_R2, TensorView dx_RD, Update dx_update, TensorView dw_D,
                           TensorView db_D, Update dw_update) override;
-  void scale(TensorView x, float factor) override;
+  void scale(ConstTensorView x, float factor, TensorView y) override;
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override;
   void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
                        TensorView h_TF) override;

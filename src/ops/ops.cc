@@ -5,7 +5,7 @@
 namespace tessera {
 namespace {
 
-// Models with an encoder are refused on other devices (plan/run_planner.h) before they call one of these.
+// Models that need these are refused on other devices (plan/run_planner.h) before they call one.
 void check_unreachable(const Ops& ops, const char* operation) {
   TESSERA_CHECK(false, "{} is not an operation of {}", operation, ops.description());
 }
@@ -44,6 +44,8 @@ void Ops::layernorm_backward(ConstTensorView /*dy_RD*/, ConstTensorView /*x_RD*/
   check_unreachable(*this, "layernorm_backward");
 }
 
-void Ops::scale(TensorView /*x*/, float /*factor*/) { check_unreachable(*this, "scale"); }
+void Ops::scale(ConstTensorView /*x*/, float /*factor*/, TensorView /*y*/) {
+  check_unreachable(*this, "scale");
+}
 
 }  // namespace tessera

@@ -30,6 +30,7 @@
 #include "kernels/gemm/linear_weight.h"
 #include "kernels/lora/lora.h"
 #include "kernels/optimizer/adamw.h"
+#include "kernels/rmsnorm/norm_weight.h"
 #include "kernels/rope/rope.h"
 #include "kernels/update.h"
 #include "tensor/activation.h"
@@ -54,6 +55,7 @@ struct OpsLimits {
   int64_t max_logits_rows;      // rows per cross_entropy call
   int64_t max_sum_elements;     // per sum_of_squares() call
   AttentionShape attention;
+  int64_t head_norm_width = 0;     // of the widest weight of head_rmsnorm_backward(); 0: head_dim
   bool general_attention = false;  // is called, with this many buckets of a position bias
   int64_t position_buckets = 0;
   DType dtype;
@@ -107,17 +109,17 @@ class Ops {
   virtual void dropout(ConstTensorView x_TD, const Dropout& which, TensorView y_TD, Update update) = 0;
 
   // rstd_R = 1 / sqrt(mean(x^2) + eps) (F32), y_RD = x rstd w. Zhang and Sennrich, 2019.
-  virtual void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
+  virtual void rmsnorm(ConstTensorView x_RD, const NormWeight& w_D, float eps, TensorView y_RD,
                        TensorView rstd_R) = 0;
   // dx_RD = or += gradient through the norm; dw_D = or += sum over rows of dy x rstd
   // (F32); empty: not wanted.
-  virtual void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
+  virtual void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, const NormWeight& w_D,
                                 ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
                                 Update dw_update) = 0;
 
   // sum_TD = x_TD + y_TD in place of x, rounded to A, then rmsnorm of the sum: the residual stream in one
   // pass.
-  virtual void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps,
+  virtual void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, const NormWeight& w_D, float eps,
                            TensorView norm_TD, TensorView rstd_T) = 0;
   // x += y.
   virtual void add(TensorView x, ConstTensorView y) = 0;
@@ -132,20 +134,20 @@ class Ops {
   // Sum of x^2 (F32) in double, for a gradient whose sum of squares no product computes.
   virtual double sum_of_squares(ConstTensorView x) = 0;
 
-  // RMSNorm over E of heads [head_begin, head_end) of fused rows, other heads copied when y is another buffer
-  // (y may be x). rstd is F32 [T, head_end - head_begin]. Qwen3's q_norm and k_norm.
+  // RMSNorm over E of heads [head_begin, head_end) of fused rows, or with a weight as wide as all of them one
+  // norm over these, other heads copied when y is another buffer (y may be x). rstd is F32 [T, norms].
+  // Qwen3's and OLMo 2's q_norm and k_norm.
   virtual void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin,
-                            int64_t head_end, ConstTensorView w_E, float eps, TensorView y_TQ,
+                            int64_t head_end, const NormWeight& w_E, float eps, TensorView y_TQ,
                             TensorView rstd) = 0;
   // In place on dqkv_TQ heads [head_begin, head_end); qkv_TQ is the input of the forward call. dw_E = or += ;
   // empty: not wanted.
   virtual void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
-                                     int64_t head_begin, int64_t head_end, ConstTensorView w_E,
+                                     int64_t head_begin, int64_t head_end, const NormWeight& w_E,
                                      ConstTensorView rstd, TensorView dw_E, Update dw_update) = 0;
 
-  // Rotates the H query and G key heads of every row in place, halves paired as in Hugging Face (i with i +
-  // E/2): (a, b) -> (a cos - b sin, b cos + a sin); `inverse` rotates back, which is the backward. Su et al.,
-  // 2021.
+  // Rotates the H query and G key heads of every row in place, as its table says (kernels/rope/rope.h);
+  // `inverse` applies the transpose, which is the backward. Su et al., 2021.
   virtual void rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
                     const RopeTable& table, bool inverse) = 0;
 
@@ -191,8 +193,8 @@ class Ops {
   virtual void layernorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
                                   ConstTensorView stats_R2, TensorView dx_RD, Update dx_update,
                                   TensorView dw_D, TensorView db_D, Update dw_update);
-  // x *= factor. On the host alone.
-  virtual void scale(TensorView x, float factor);
+  // y = factor x; y may be x. On the host alone.
+  virtual void scale(ConstTensorView x, float factor, TensorView y);
 
   // Token losses -log softmax(logits)[target] of the rows whose target is not ignored; with smoothing s
   // (1 - s) nll + s mean over V of -log softmax. logits_RV is F32.

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "formats/huggingface/convert.h"
+#include "formats/huggingface/model_families.h"
 #include "tensor/shape_text.h"
 #include "weights/load_meter.h"
 #include "weights/model_folder.h"
@@ -46,7 +47,9 @@ struct Tensor {
 
 // The shape in terms of config.json's fields, for messages.
 std::string_view shape_formula(const std::string& name) {
-  constexpr std::array<std::array<std::string_view, 2>, 26> kFormulas = {{
+  constexpr std::array<std::array<std::string_view, 2>, 28> kFormulas = {{
+      {"qkv_proj.weight", "[(num_attention_heads + 2 * num_key_value_heads) * head_dim, hidden_size]"},
+      {"gate_up_proj.weight", "[2 * intermediate_size, hidden_size]"},
       {"shared.weight", "[vocab_size, d_model]"},
       {"Attention.q.weight", "[num_heads * d_kv, d_model]"},
       {"Attention.k.weight", "[num_heads * d_kv, d_model]"},
@@ -120,14 +123,14 @@ std::string part_of(const std::string& name) {
   return name.substr(0, end == name.npos ? end : end + 1);
 }
 
-// Transformers ignores tensors that the model does not have; those beside T5 or an encoder are refused. One
-// of a layer or module that it has means that config.json describes another model: the values would be wrong.
+// Transformers ignores tensors that the model does not have; most families refuse them. One of a layer or
+// module that it has means that config.json describes another model: the values would be wrong.
 void check_others(const std::vector<const WeightEntry*>& others, const ModelConfig& config,
                   const ParameterLayout& layout) {
   for (const WeightEntry* other : others) {
     const std::string part = part_of(model_name_of(other->first));
     const auto is_part = [&](const Parameter& parameter) { return parameter.name.starts_with(part); };
-    if (!config.lora && !config.encoder_decoder && !config.encoder &&
+    if (!config.lora && !family_info(config.family).refuses_unknown_fields &&
         std::ranges::none_of(layout.parameters(), is_part))
       continue;
     fail(ExitCode::kBadData, "{}: tensor '{}': not part of the model that {} describes",
@@ -154,7 +157,7 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
   }
   std::vector<const WeightEntry*> others;
   for (const WeightEntry& entry : model.tensors()) {
-    if (used.contains(&entry) || is_left_over(entry.first)) continue;
+    if (used.contains(&entry) || is_left_over(entry.first, config)) continue;
     if (!repeats_embedding(entry.first, config)) {
       others.push_back(&entry);
       continue;

@@ -1,14 +1,27 @@
 #include "weights/weight_names.h"
 
+#include "formats/huggingface/model_families.h"
+
 namespace tessera {
 namespace {
 
 constexpr std::string_view kPrefix = "model.";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
+// What models with images call their text part, in Transformers' versions, and its names alone.
+constexpr std::pair<std::string_view, std::string_view> kTextPrefixes[] = {
+    {"language_model.model.", "model."},
+    {"model.language_model.", "model."},
+    {"language_model.lm_head.", "lm_head."}};
+
+// Whether the folder may be that of a model with images.
+bool may_be_text_part(const ModelConfig& config) { return !family_info(config.family).text_of.empty(); }
 
 }  // namespace
 
 std::string model_name_of(std::string_view name_in_file) {
+  for (const auto& [prefix, ours] : kTextPrefixes) {
+    if (name_in_file.starts_with(prefix)) return std::string(ours).append(name_in_file.substr(prefix.size()));
+  }
   for (const std::string_view part : {"layers.", "embed_tokens.", "norm."}) {
     if (name_in_file.starts_with(part)) return std::string(kPrefix).append(name_in_file);
   }
@@ -30,6 +43,10 @@ const WeightEntry* find_weight(const SafetensorsModel& model, const ModelConfig&
     const WeightEntry* other = find(name);
     if (other != nullptr && model_name_of(name) == parameter) return other;
   }
+  for (const auto& [prefix, ours] : kTextPrefixes) {
+    if (!may_be_text_part(config) || !parameter.starts_with(ours)) continue;
+    if (const WeightEntry* found = find(std::string(prefix) + parameter.substr(ours.size()))) return found;
+  }
   // The first BERT called them as TensorFlow does.
   for (const auto& [ours, old] :
        {std::pair("LayerNorm.weight", "LayerNorm.gamma"), {"LayerNorm.bias", "LayerNorm.beta"}}) {
@@ -39,11 +56,13 @@ const WeightEntry* find_weight(const SafetensorsModel& model, const ModelConfig&
       return found;
   }
   const bool is_shared = parameter == kEmbedding && config.tie_word_embeddings && !config.lora;
-  return is_shared ? find(kLmHeadName) : nullptr;
+  if (!is_shared) return nullptr;
+  const WeightEntry* head = find(kLmHeadName);
+  return head != nullptr || !may_be_text_part(config) ? head : find("language_model.lm_head.weight");
 }
 
 bool repeats_embedding(const std::string& name_in_file, const ModelConfig& config) {
-  if (name_in_file == kLmHeadName) return config.tie_word_embeddings;
+  if (model_name_of(name_in_file) == kLmHeadName) return config.tie_word_embeddings;
   if (config.encoder)
     return name_in_file == "cls.predictions.decoder.weight" || name_in_file == "lm_head.decoder.weight" ||
            name_in_file == "decoder.weight";
@@ -51,7 +70,11 @@ bool repeats_embedding(const std::string& name_in_file, const ModelConfig& confi
          (name_in_file == "encoder.embed_tokens.weight" || name_in_file == "decoder.embed_tokens.weight");
 }
 
-bool is_left_over(const std::string& name_in_file) {
+bool is_left_over(const std::string& name_in_file, const ModelConfig& config) {
+  for (const std::string_view start :
+       {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}) {
+    if (may_be_text_part(config) && name_in_file.starts_with(start)) return true;
+  }
   for (const std::string_view start : {"bert.pooler.", "roberta.pooler.", "cls.seq_relationship."}) {
     if (name_in_file.starts_with(start)) return true;
   }

@@ -30,7 +30,8 @@ bool repeats_embedding(const std::string& name_in_file, const ModelConfig& confi
 
 // Whether transformers ignores the tensor, which old versions saved: rotary frequencies, which follow from
 // config.json, a position bias of T5's cross attention, which has none, the heads of BERT's pretraining
-// beside the one for masked tokens, and its bias once more.
-bool is_left_over(const std::string& name_in_file);
+// beside the one for masked tokens, and its bias once more; or the images' part of a model whose text part it
+// is.
+bool is_left_over(const std::string& name_in_file, const ModelConfig& config);
 
 }  // namespace tessera

@@ -76,6 +76,34 @@ std::vector<NamedConfig> all_option_configs() {
   add("tied", [](ModelConfig& c) { c.tie_word_embeddings = true; });
   add("linear_rope", [](ModelConfig& c) { c.rope_scaling = {RopeType::kLinear, 4, 1, 4, 8192}; });
   add("llama3_rope", llama3);
+  add("scales", [](ModelConfig& c) {
+    c.embedding_scale = 3;
+    c.residual_scale = 0.4;
+    c.attention_scale = 0.3;
+    c.logits_scale = 0.7;
+  });
+  // A family whose four norms have names.
+  add("norms_after", [](ModelConfig& c) {
+    c.family = "olmo2";
+    c.norm_placement = NormPlacement::kAfter;
+    c.qk_norm = c.qk_norm_whole = true;
+  });
+  add("rope_by_layer", [](ModelConfig& c) {
+    c.layer_rope = {LayerRope::kNone, LayerRope::kLocal};
+    c.local_rope = {1000, {}};
+  });
+  add("part_of_neighbours", [](ModelConfig& c) {
+    c.rotary_dim = 2;
+    c.rope_interleaved = true;
+  });
+  add("yarn_with_scaled_queries", [](ModelConfig& c) {
+    c.rope_scaling.type = RopeType::kYarn;
+    c.rope_scaling.factor = 4;
+    c.rope_scaling.attention_factor = 1.2;
+    c.rope_scaling.original_max_position_embeddings = 16;
+    c.query_scale_beta = 0.5;
+    c.query_scale_positions = 2;
+  });
   add("everything", [&](ModelConfig& c) {
     c.qkv_bias = c.o_bias = c.mlp_bias = c.qk_norm = c.tie_word_embeddings = true;
     c.sliding_window = {0, 2};

@@ -3,12 +3,14 @@
 // with the model under test is the parameter layout. Real is double or float.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
 #include <string>
 #include <vector>
 
+#include "formats/huggingface/model_families.h"
 #include "model/families/families.h"
 #include "model/llama/llama_tensors.h"
 #include "tensor/packed_batch.h"
@@ -26,7 +28,10 @@ class ReferenceModel {
       : config_(config),
         layout_(parameter_layout(config)),
         flat_(static_cast<size_t>(layout_.num_elements()), Real(0)) {
-    for (int64_t i = 0; i < config.head_dim / 2; ++i) frequencies_.push_back(frequency(i));
+    for (int64_t i = 0; i < rotated() / 2; ++i) {
+      frequencies_.push_back(frequency(i, config.rope_theta, config.rope_scaling));
+      local_frequencies_.push_back(frequency(i, config.local_rope.theta, config.local_rope.scaling));
+    }
   }
 
   const ParameterLayout& layout() const { return layout_; }
@@ -36,12 +41,15 @@ class ReferenceModel {
   Rows<Real> logits(const std::vector<int32_t>& ids) const {
     Rows<Real> x;
     for (const int32_t id : ids) x.push_back(row("model.embed_tokens.weight", id, config_.hidden_size));
+    scale(x, config_.embedding_scale);
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
-      add(x, attention(layer, x));
-      add(x, mlp(layer, x));
+      add(x, output(layer, attention(layer, x), names().attention_output_norm));
+      add(x, output(layer, mlp(layer, x), names().mlp_output_norm));
     }
     const std::string head = config_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-    return linear(norm(x, "model.norm.weight"), head, "", config_.vocab_size);
+    Rows<Real> logits = linear(norm(x, "model.norm.weight"), head, "", config_.vocab_size);
+    scale(logits, config_.logits_scale);
+    return logits;
   }
 
   // Sum of a row's token losses, labels shifted by one as Hugging Face does; adds to *num_targets.
@@ -70,6 +78,26 @@ class ReferenceModel {
   std::vector<Real> row(const std::string& name, int64_t index, int64_t width) const {
     const Real* begin = at(name) + index * width;
     return {begin, begin + width};
+  }
+
+  const DecoderNames& names() const { return family_info(config_.family).names; }
+  int64_t rotated() const { return config_.rotary_dim == 0 ? config_.head_dim : config_.rotary_dim; }
+
+  static void scale(Rows<Real>& x, double factor) {
+    for (std::vector<Real>& row : x) {
+      for (Real& value : row) value *= Real(factor);
+    }
+  }
+  // The input of attention or MLP, and their output as it is added to the stream.
+  Rows<Real> input(int64_t layer, const Rows<Real>& x, const std::string& norm_name) const {
+    if (config_.norm_placement == NormPlacement::kAfter) return x;
+    return norm(x, layer_parameter_name(layer, norm_name + ".weight"));
+  }
+  Rows<Real> output(int64_t layer, Rows<Real> y, const std::string& norm_name) const {
+    if (config_.norm_placement != NormPlacement::kBefore)
+      return norm(y, layer_parameter_name(layer, norm_name + ".weight"));
+    scale(y, config_.residual_scale);
+    return y;
   }
 
   static void add(Rows<Real>& x, const Rows<Real>& y) {
@@ -102,7 +130,8 @@ class ReferenceModel {
     const Real rstd = 1 / std::sqrt(squares / Real(x.size()) + Real(config_.rms_norm_eps));
     const Real* w = at(weight);
     std::vector<Real> y;
-    for (size_t i = 0; i < x.size(); ++i) y.push_back(x[i] * rstd * w[i]);
+    const Real offset = config_.norm == NormKind::kRmsPlusOne ? 1 : 0;
+    for (size_t i = 0; i < x.size(); ++i) y.push_back(x[i] * rstd * (offset + w[i]));
     return y;
   }
   Rows<Real> norm(const Rows<Real>& x, const std::string& weight) const {
@@ -111,11 +140,23 @@ class ReferenceModel {
     return y;
   }
 
-  Real frequency(int64_t i) const {
-    const RopeScaling& scaling = config_.rope_scaling;
-    const Real f = 1 / std::pow(Real(config_.rope_theta), Real(2 * i) / Real(config_.head_dim));
+  Real frequency(int64_t i, double theta, const RopeScaling& scaling) const {
+    const Real f = 1 / std::pow(Real(theta), Real(2 * i) / Real(rotated()));
     if (scaling.type == RopeType::kDefault) return f;
     if (scaling.type == RopeType::kLinear) return f / Real(scaling.factor);
+    if (scaling.type == RopeType::kYarn) {
+      // The index of the frequency that turns so often over the original length.
+      const auto index_of = [&](double turns) {
+        const double wavelength = static_cast<double>(scaling.original_max_position_embeddings) / turns;
+        return static_cast<double>(rotated()) * std::log(wavelength / (2 * std::numbers::pi)) /
+               (2 * std::log(theta));
+      };
+      const double low = std::max(std::floor(index_of(scaling.beta_fast)), 0.0);
+      const double high =
+          std::min(std::ceil(index_of(scaling.beta_slow)), static_cast<double>(rotated() - 1));
+      const Real ramp = Real(std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0));
+      return (1 - ramp) * f + ramp * f / Real(scaling.factor);
+    }
     const Real turns = Real(scaling.original_max_position_embeddings) * f / (2 * std::numbers::pi_v<Real>);
     if (turns < Real(scaling.low_freq_factor)) return f / Real(scaling.factor);
     if (turns > Real(scaling.high_freq_factor)) return f;
@@ -124,20 +165,45 @@ class ReferenceModel {
     return (1 - smooth) * f / Real(scaling.factor) + smooth * f;
   }
 
-  std::vector<Real> rotate(const std::vector<Real>& head, size_t position) const {
-    const size_t half = head.size() / 2;
-    std::vector<Real> rotated(head.size());
+  std::vector<Real> rotate(const std::vector<Real>& head, size_t position, bool is_local) const {
+    const std::vector<Real>& frequencies = is_local ? local_frequencies_ : frequencies_;
+    const RopeScaling& scaling = is_local ? config_.local_rope.scaling : config_.rope_scaling;
+    const size_t half = frequencies.size();
+    std::vector<Real> result = head;
     for (size_t i = 0; i < half; ++i) {
-      const Real angle = Real(position) * frequencies_[i];
-      rotated[i] = head[i] * std::cos(angle) - head[i + half] * std::sin(angle);
-      rotated[i + half] = head[i + half] * std::cos(angle) + head[i] * std::sin(angle);
+      const Real angle = Real(position) * frequencies[i];
+      const Real c = Real(scaling.attention_factor) * std::cos(angle);
+      const Real s = Real(scaling.attention_factor) * std::sin(angle);
+      const size_t first = config_.rope_interleaved ? 2 * i : i;
+      const size_t second = config_.rope_interleaved ? 2 * i + 1 : i + half;
+      result[first] = head[first] * c - head[second] * s;
+      result[second] = head[second] * c + head[first] * s;
     }
-    return rotated;
+    return result;
   }
 
-  // [head][token][E], normalised and rotated if the model does so.
-  std::vector<Rows<Real>> heads(const Rows<Real>& projected, const std::string& norm_name,
-                                bool rotary) const {
+  // Rotates heads as the layer does.
+  void rotate_all(int64_t layer, std::vector<Rows<Real>>& heads, bool is_query) const {
+    const LayerRope rope =
+        config_.layer_rope.empty() ? LayerRope::kGlobal : config_.layer_rope[static_cast<size_t>(layer)];
+    if (rope == LayerRope::kNone) return;
+    for (Rows<Real>& head : heads) {
+      for (size_t t = 0; t < head.size(); ++t) {
+        head[t] = rotate(head[t], t, rope == LayerRope::kLocal);
+        if (!is_query || config_.query_scale_beta == 0) continue;
+        const double block =
+            std::floor(static_cast<double>(t) / static_cast<double>(config_.query_scale_positions));
+        for (Real& value : head[t]) value *= Real(1 + config_.query_scale_beta * std::log(1 + block));
+      }
+    }
+  }
+
+  // [head][token][E], normalised if the model does so.
+  std::vector<Rows<Real>> heads(Rows<Real> projected, std::string norm_name) const {
+    if (!norm_name.empty() && config_.qk_norm_whole) {
+      projected = norm(projected, norm_name);
+      norm_name.clear();
+    }
     const auto size = static_cast<size_t>(config_.head_dim);
     std::vector<Rows<Real>> result(projected[0].size() / size);
     for (size_t h = 0; h < result.size(); ++h) {
@@ -145,7 +211,7 @@ class ReferenceModel {
         const auto begin = projected[t].begin() + static_cast<int64_t>(h * size);
         std::vector<Real> head(begin, begin + config_.head_dim);
         if (!norm_name.empty()) head = norm(head, norm_name);
-        result[h].push_back(rotary ? rotate(head, t) : head);
+        result[h].push_back(head);
       }
     }
     return result;
@@ -158,14 +224,18 @@ class ReferenceModel {
     const int64_t kv_width = config_.num_key_value_heads * config_.head_dim;
     const int64_t window =
         config_.sliding_window.empty() ? 0 : config_.sliding_window[static_cast<size_t>(layer)];
-    const Rows<Real> in = norm(x, name("input_layernorm.weight"));
+    const Rows<Real> in = input(layer, x, names().attention_norm);
     const auto project = [&](const std::string& which, int64_t width) {
       return linear(in, name("self_attn." + which + "_proj.weight"),
                     bias(config_.qkv_bias, "self_attn." + which + "_proj.bias"), width);
     };
-    const auto q = heads(project("q", q_width), bias(config_.qk_norm, "self_attn.q_norm.weight"), true);
-    const auto k = heads(project("k", kv_width), bias(config_.qk_norm, "self_attn.k_norm.weight"), true);
-    const auto v = heads(project("v", kv_width), "", false);
+    auto q = heads(project("q", q_width), bias(config_.qk_norm, "self_attn.q_norm.weight"));
+    auto k = heads(project("k", kv_width), bias(config_.qk_norm, "self_attn.k_norm.weight"));
+    const auto v = heads(project("v", kv_width), "");
+    rotate_all(layer, q, /*is_query=*/true);
+    rotate_all(layer, k, /*is_query=*/false);
+    const Real score_scale =
+        config_.attention_scale == 0 ? 1 / std::sqrt(Real(config_.head_dim)) : Real(config_.attention_scale);
 
     Rows<Real> out(x.size());
     for (size_t h = 0; h < q.size(); ++h) {
@@ -177,7 +247,7 @@ class ReferenceModel {
           if (window > 0 && static_cast<int64_t>(t - s) >= window) continue;
           Real score = 0;
           for (size_t e = 0; e < q[h][t].size(); ++e) score += q[h][t][e] * k[g][s][e];
-          weights[s] = std::exp(score / std::sqrt(Real(config_.head_dim)));
+          weights[s] = std::exp(score * score_scale);
           total += weights[s];
         }
         for (size_t e = 0; e < q[h][t].size(); ++e) {
@@ -197,7 +267,7 @@ class ReferenceModel {
       return linear(in, name("mlp." + which + "_proj.weight"),
                     config_.mlp_bias ? name("mlp." + which + "_proj.bias") : "", width);
     };
-    const Rows<Real> in = norm(x, name("post_attention_layernorm.weight"));
+    const Rows<Real> in = input(layer, x, names().mlp_norm);
     Rows<Real> gate = project(in, "gate", config_.intermediate_size);
     const Rows<Real> up = project(in, "up", config_.intermediate_size);
     for (size_t t = 0; t < x.size(); ++t) {
@@ -211,7 +281,7 @@ class ReferenceModel {
   ModelConfig config_;
   ParameterLayout layout_;
   std::vector<Real> flat_;
-  std::vector<Real> frequencies_;
+  std::vector<Real> frequencies_, local_frequencies_;
 };
 
 }  // namespace tessera

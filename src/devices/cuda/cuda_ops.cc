@@ -43,6 +43,17 @@ template <typename T>
 const T* at(ConstTensorView view) {
   return reinterpret_cast<const T*>(view.address());
 }
+// The weight of a norm. Models with other norms are refused on cards (LlamaModel).
+template <typename T>
+const T* weight_at(const NormWeight& weight) {
+  TESSERA_CHECK(weight.offset == 0, "a norm with an offset of {} on a card", weight.offset);
+  return at<T>(weight.view);
+}
+template <typename T>
+const T* weight_at(const NormWeight& weight, int64_t width) {
+  TESSERA_CHECK(weight.view.num_elements() == width, "a head norm over {}", weight.view.num_elements());
+  return weight_at<T>(weight);
+}
 
 // The workspace begins with the workspace of the products, which rows are also copied through; scratch memory
 // follows.
@@ -136,27 +147,27 @@ class CudaOps final : public Ops {
     });
   }
 
-  void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
+  void rmsnorm(ConstTensorView x_RD, const NormWeight& w_D, float eps, TensorView y_RD,
                TensorView rstd_R) override {
     with_activation_type(x_RD.dtype(), [&]<typename A>(A) {
-      cuda::rmsnorm(at<A>(x_RD), at<A>(w_D), eps, at<A>(y_RD), at<float>(rstd_R), x_RD.dim(0), x_RD.dim(1),
-                    stream());
+      cuda::rmsnorm(at<A>(x_RD), weight_at<A>(w_D), eps, at<A>(y_RD), at<float>(rstd_R), x_RD.dim(0),
+                    x_RD.dim(1), stream());
     });
   }
-  void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
+  void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, const NormWeight& w_D,
                         ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
                         Update dw_update) override {
     const int64_t R = x_RD.dim(0), D = x_RD.dim(1);
     void* const partial = scratch(dw_D.empty() ? 0 : cuda::rmsnorm_backward_scratch_bytes(R, D));
     with_activation_type(x_RD.dtype(), [&]<typename A>(A) {
-      cuda::rmsnorm_backward(at<A>(dy_RD), at<A>(x_RD), at<A>(w_D), at<float>(rstd_R), at<A>(dx_RD),
+      cuda::rmsnorm_backward(at<A>(dy_RD), at<A>(x_RD), weight_at<A>(w_D), at<float>(rstd_R), at<A>(dx_RD),
                              dx_update, at<float>(dw_D), dw_update, R, D, partial, stream());
     });
   }
-  void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps, TensorView norm_TD,
-                   TensorView rstd_T) override {
+  void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, const NormWeight& w_D, float eps,
+                   TensorView norm_TD, TensorView rstd_T) override {
     with_activation_type(x_TD.dtype(), [&]<typename A>(A) {
-      cuda::add_rmsnorm(at<A>(x_TD), at<A>(y_TD), at<A>(w_D), eps, at<A>(norm_TD), at<float>(rstd_T),
+      cuda::add_rmsnorm(at<A>(x_TD), at<A>(y_TD), weight_at<A>(w_D), eps, at<A>(norm_TD), at<float>(rstd_T),
                         x_TD.dim(0), x_TD.dim(1), stream());
     });
   }
@@ -188,20 +199,21 @@ class CudaOps final : public Ops {
   }
 
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
-                    ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd) override {
+                    const NormWeight& w_E, float eps, TensorView y_TQ, TensorView rstd) override {
     with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
-      cuda::head_rmsnorm(at<A>(qkv_TQ), shape, head_begin, head_end, at<A>(w_E), eps, at<A>(y_TQ),
-                         at<float>(rstd), qkv_TQ.dim(0), stream());
+      cuda::head_rmsnorm(at<A>(qkv_TQ), shape, head_begin, head_end, weight_at<A>(w_E, shape.head_dim), eps,
+                         at<A>(y_TQ), at<float>(rstd), qkv_TQ.dim(0), stream());
     });
   }
   void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
-                             int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
-                             TensorView dw_E, Update dw_update) override {
+                             int64_t head_begin, int64_t head_end, const NormWeight& w_E,
+                             ConstTensorView rstd, TensorView dw_E, Update dw_update) override {
     const int64_t T = qkv_TQ.dim(0);
     void* const partial = scratch(dw_E.empty() ? 0 : cuda::head_rmsnorm_backward_scratch_bytes(T, shape));
     with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
-      cuda::head_rmsnorm_backward(at<A>(dqkv_TQ), at<A>(qkv_TQ), shape, head_begin, head_end, at<A>(w_E),
-                                  at<float>(rstd), at<float>(dw_E), dw_update, T, partial, stream());
+      cuda::head_rmsnorm_backward(at<A>(dqkv_TQ), at<A>(qkv_TQ), shape, head_begin, head_end,
+                                  weight_at<A>(w_E, shape.head_dim), at<float>(rstd), at<float>(dw_E),
+                                  dw_update, T, partial, stream());
     });
   }
 

@@ -16,11 +16,11 @@ bool is_llama(const ModelConfig& config) { return family_info(config.family).ggu
 
 void check_supported(const ModelConfig& config, const std::string& origin) {
   const std::string& model = family_info(config.family).architecture;
-  if (config.encoder_decoder || config.encoder)
-    fail(ExitCode::kBadConfig, "{}: {} is not written as GGUF: use the Hugging Face folder", origin, model);
   if (family_info(config.family).gguf_architecture.empty())
-    fail(ExitCode::kBadConfig, "{}: llama.cpp has no architecture for {}: use the Hugging Face folder",
-         origin, model);
+    fail(ExitCode::kBadConfig, "{}: {} is not written as GGUF: use the Hugging Face folder", origin, model);
+  if (config.rope_scaling.type == RopeType::kYarn || config.rope_scaling.type == RopeType::kLongRope)
+    fail(ExitCode::kBadConfig,
+         "{}: the rope types yarn and longrope are not written as GGUF: use the Hugging Face folder", origin);
   if (config.rope_scaling.type == RopeType::kLlama3 && !is_llama(config)) {
     fail(ExitCode::kBadConfig, "{}: llama.cpp has no Llama 3 rope scaling for {}: it cannot run this model",
          origin, model);

@@ -17,6 +17,12 @@ inline constexpr int64_t kMaxConfigInteger = std::numeric_limits<int32_t>::max()
 int64_t read_size(const JsonNode& size, std::optional<int64_t> absent, int64_t max);
 // A number above 0, at most `max`.
 double read_positive(const JsonNode& number, double absent, double max);
+// A factor of some output: a number above 0, at most 1e9.
+inline double read_factor(const JsonNode& number, double absent) {
+  return read_positive(number, absent, 1e9);
+}
+// The dictionary of the rotary embedding's settings.
+JsonNode rope_fields(const JsonNode& fields);
 // bos_token_id, eos_token_id and pad_token_id; vocab_size is known.
 void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config);
 

@@ -38,12 +38,17 @@ void read_activation_and_check_biases(const JsonNode& fields, const FamilyInfo& 
         fields.origin(), family.model_type);
 }
 
+std::optional<int64_t> required_unless(int64_t absent) {
+  return absent == 0 ? std::nullopt : std::optional(absent);
+}
+
 void read_sizes(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config) {
-  config.vocab_size = read_size(fields["vocab_size"], std::nullopt, kMaxInt32);
+  config.vocab_size = read_size(fields["vocab_size"], required_unless(family.vocab_size), kMaxInt32);
   config.hidden_size = read_size(fields["hidden_size"], std::nullopt, 1 << 20);
   config.intermediate_size = read_size(fields["intermediate_size"], std::nullopt, 1 << 22);
   config.num_hidden_layers = read_size(fields["num_hidden_layers"], std::nullopt, 10'000);
-  config.num_attention_heads = read_size(fields["num_attention_heads"], std::nullopt, 1 << 16);
+  config.num_attention_heads =
+      read_size(fields["num_attention_heads"], required_unless(family.num_attention_heads), 1 << 16);
   // null means as many as query heads in every family; if absent, the family's default applies.
   const int64_t absent_kv_heads = fields.contains("num_key_value_heads") || family.num_key_value_heads == 0
                                       ? config.num_attention_heads
@@ -114,7 +119,8 @@ void read_sliding_window(const JsonNode& fields, const FamilyInfo& family, Model
   // null means none, even if the family has one when the field is absent.
   const int64_t absent = fields.contains("sliding_window") ? 0 : family.sliding_window;
   int64_t window = read_size(fields["sliding_window"], absent, kMaxInt32);
-  if (after_first && !fields["use_sliding_window"].boolean_or(false)) window = 0;
+  const bool asks = after_first || family.window_layers == WindowLayers::kIfUsed;
+  if (asks && !fields["use_sliding_window"].boolean_or(false)) window = 0;
   if (!takes_types && window != 0) {
     log_warning("{}: field 'sliding_window' has no effect for model_type '{}'", fields.origin(),
                 family.model_type);
@@ -175,7 +181,7 @@ void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& 
   // The padding token is a row of the embedding.
   if (!pad.is_null() && pad.integer() >= config.vocab_size)
     pad.expected(fmt::format("an id from 0 to vocab_size - 1 = {}", config.vocab_size - 1));
-  config.pad_token_id = read("pad_token_id", std::nullopt);
+  config.pad_token_id = read("pad_token_id", family.pad_token_id);
   const JsonNode eos = fields["eos_token_id"];
   if (!eos.is_list()) {
     if (const auto id = read("eos_token_id", family.eos_token_id)) config.eos_token_ids.push_back(*id);
@@ -192,8 +198,8 @@ ModelConfig read_decoder_config(const JsonNode& fields, const FamilyInfo& family
   read_activation_and_check_biases(fields, family, config);
   read_sizes(fields, family, config);
   check_total(fields, config);
-  read_rope(fields, family, config);
   read_sliding_window(fields, family, config);
+  read_rope(fields, family, config);
   read_tokens(fields, family, config);
   config.tie_word_embeddings = fields["tie_word_embeddings"].boolean_or(family.tie_word_embeddings);
   config.o_bias = family.has_attention_bias && fields["attention_bias"].boolean_or(false);

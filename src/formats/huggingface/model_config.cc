@@ -3,6 +3,7 @@
 #include "formats/huggingface/model_config.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -107,8 +108,39 @@ void check_unknown_fields(const JsonNode& fields, const FamilyInfo& family) {
 
 }  // namespace
 
+namespace {
+
+// text_config of a model with images, as a config.json of its own; nullopt if it is no such model.
+std::optional<Json> text_part(const Json& root, const std::string& origin) {
+  const JsonNode fields(root, origin);
+  if (!fields["model_type"].is_string()) return std::nullopt;
+  const std::string& whole = fields["model_type"].string();
+  const auto has_it = [&](const FamilyInfo& family) {
+    return std::ranges::find(family.text_of, whole) != family.text_of.end();
+  };
+  if (std::ranges::none_of(model_families(), has_it)) return std::nullopt;
+  Json text = fields["text_config"].object();
+  const JsonNode type = fields["text_config"]["model_type"];
+  const FamilyInfo* family = find_family(&FamilyInfo::model_type, type.string());
+  if (family == nullptr || !has_it(*family))
+    fail(ExitCode::kBadConfig, "{}: field '{}': '{}' is not supported in a model of type '{}'", origin,
+         type.path(), printable(type.string()), whole);
+  for (const char* name :
+       {"bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings", "dtype", "torch_dtype"}) {
+    if (!text.contains(name) && root.contains(name)) text[name] = root[name];
+  }
+  text.erase("architectures");
+  log_warning_once(fmt::format("{}: of '{}' only the text model is used, without its images: a {}", origin,
+                               whole, family->architecture));
+  return text;
+}
+
+}  // namespace
+
 ModelConfig parse_model_config(std::string_view json, const std::string& origin) {
-  const Json root = parse_json(json, origin);
+  const Json whole = parse_json(json, origin);
+  const std::optional<Json> text = text_part(whole, origin);
+  const Json& root = text ? *text : whole;
   const JsonNode fields(root, origin);
   const FamilyInfo& family = read_family(fields);
   refuse_unsupported(fields, family);
@@ -117,7 +149,7 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
                     : family.kind == FamilyKind::kEncoder      ? read_encoder_config
                                                                : read_decoder_config;
   ModelConfig config = read(fields, family);
-  config.json = json;
+  config.json = text ? text->dump(2) : std::string(json);
   return config;
 }
 

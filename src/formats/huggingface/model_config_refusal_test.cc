@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
     Unsupported, BadConfigTest,
     testing::Values(
         unsupported("Family", {{"model_type", "falcon"}},
-                    {"'model_type': 'falcon' is not supported", "llama, mistral, modernbert"}),
+                    {"'model_type': 'falcon' is not supported", "expected one of bert, "}),
         unsupported("MoeFamily", {{"model_type", "mixtral"}}, {"'mixtral' is not supported"}),
         unsupported("RopeField", rope({{"mrope_section", {1, 1}}}),
                     {"'rope_scaling.mrope_section' is not supported"}),

@@ -95,16 +95,13 @@ std::string write_model_config(const ModelConfig& config, const std::string& tor
   const FamilyInfo& family = family_info(config.family);
   json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;
-  if (config.encoder) {
-    json["vocab_size"] = config.vocab_size;  // the shape is that of the file
-    write_dtype(torch_dtype, json);
-    return json.dump(2) + "\n";
-  }
-  if (config.encoder_decoder) {
-    // The shape is that of the file. Transformers 5 takes scale_decoder_outputs before tie_word_embeddings.
+  // The shape and the options are those of the file, unless it is a Llama made from nothing.
+  const bool keeps_fields = config.encoder || config.encoder_decoder || family.refuses_unknown_fields;
+  if (keeps_fields && !config.json.empty()) {
     json["vocab_size"] = config.vocab_size;
-    json["tie_word_embeddings"] = config.tie_word_embeddings;
-    json["scale_decoder_outputs"] = config.encoder_decoder->scale_decoder_outputs;
+    if (!config.encoder) json["tie_word_embeddings"] = config.tie_word_embeddings;
+    // Transformers 5 takes scale_decoder_outputs before tie_word_embeddings.
+    if (config.encoder_decoder) json["scale_decoder_outputs"] = config.encoder_decoder->scale_decoder_outputs;
     write_dtype(torch_dtype, json);
     return json.dump(2) + "\n";
   }

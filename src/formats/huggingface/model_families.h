@@ -23,6 +23,7 @@ enum class WindowLayers {
   kNone,
   kAll,
   kAfterFirst,  // with use_sliding_window, from max_window_layers on
+  kIfUsed,      // all, with use_sliding_window
   kPattern      // all but every FamilyInfo::window_pattern-th
 };
 
@@ -64,11 +65,16 @@ struct FamilyInfo {
   // and the others that hold parameters.
   std::string layer_class = {};
   std::vector<std::string> other_classes = {};
+  // Models with images whose text_config describes this family, by their model_type: only their text part is
+  // read, and written as a model of its own.
+  std::vector<std::string> text_of = {};
   // What PEFT's "all-linear" means; empty: it depends on the model (lora_module_names()).
   std::vector<std::string> lora_modules = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                            "gate_proj", "up_proj", "down_proj"};
 
   // Absent fields of a decoder.
+  int64_t vocab_size = 0;           // 0: the field is required
+  int64_t num_attention_heads = 0;  // the same
   int64_t num_key_value_heads = 0;  // 0: as many as query heads
   int64_t head_dim = 0;             // 0: hidden_size / num_attention_heads
   int64_t max_position_embeddings = 2048;
@@ -77,6 +83,8 @@ struct FamilyInfo {
   // A partial_rotary_factor below 1 is understood; words for the rope type longrope.
   bool rotates_partly = false;
   std::string rope_aliases = {};
+  // original_max_position_embeddings of the file itself; 0: max_position_embeddings.
+  int64_t original_positions = 0;
   // Set: layers with a window have a rotary embedding of their own, with this base, or that of a field.
   std::optional<double> local_rope_theta = {};
   std::string local_theta_field = {};
@@ -85,6 +93,7 @@ struct FamilyInfo {
   int64_t window_pattern = 0;
   std::optional<int64_t> bos_token_id = {};
   std::optional<int64_t> eos_token_id = {};
+  std::optional<int64_t> pad_token_id = {};
   bool tie_word_embeddings = false;
 
   // What a decoder always has, or by a field.

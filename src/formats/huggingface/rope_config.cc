@@ -43,7 +43,10 @@ double required(const JsonNode& rope, const char* field) {
 int64_t original_positions(const RopeReader& reader, const JsonNode& rope) {
   const JsonNode original = reader.fields[kOriginalPositions];
   return read_size(original.is_null() || reader.is_local ? rope[kOriginalPositions] : original,
-                   reader.config.max_position_embeddings, kMaxConfigInteger);
+                   reader.family.original_positions != 0 && !reader.is_local
+                       ? reader.family.original_positions
+                       : reader.config.max_position_embeddings,
+                   kMaxConfigInteger);
 }
 
 void read_llama3(const JsonNode& rope, RopeScaling& scaling) {
@@ -103,6 +106,8 @@ void RopeReader::read_longrope(const JsonNode& rope, RopeScaling& scaling) const
   scaling.attention_factor =
       attention_factor(rope, factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(original)));
 }
+
+Rope global_rope_of(const ModelConfig& config) { return {config.rope_theta, config.rope_scaling}; }
 
 struct RopeWord {
   std::string_view word;
@@ -212,6 +217,8 @@ void read_ropes_by_kind(RopeReader& reader) {
   ModelConfig& config = reader.config;
   const double theta = read_positive(fields["rope_theta"], reader.family.rope_theta, 1e18);
   config.local_rope.theta = *reader.family.local_rope_theta;
+  for (const int64_t window : config.sliding_window)
+    config.layer_rope.push_back(window == 0 ? LayerRope::kGlobal : LayerRope::kLocal);
   if (!reader.family.local_theta_field.empty())
     config.local_rope.theta =
         read_positive(fields[reader.family.local_theta_field], config.local_rope.theta, 1e18);
@@ -234,9 +241,20 @@ void read_ropes_by_kind(RopeReader& reader) {
   }
   if (!scaling.is_null() && !(scaling.is_object() && scaling.json().empty()))
     use(reader.read(scaling, config.rope_theta));
+  for (const Rope& rope : {global_rope_of(config), config.local_rope}) {
+    if (rope.scaling.type == RopeType::kLongRope)
+      fail(ExitCode::kBadConfig, "{}: longrope is not supported for one kind of layers alone",
+           fields.origin());
+  }
 }
 
 }  // namespace
+
+JsonNode rope_fields(const JsonNode& fields) {
+  const JsonNode scaling = fields["rope_scaling"];
+  const bool has_scaling = !scaling.is_null() && !(scaling.is_object() && scaling.json().empty());
+  return has_scaling ? scaling : fields["rope_parameters"];
+}
 
 int64_t rotated_elements(const ModelConfig& config) {
   return config.rotary_dim == 0 ? config.head_dim : config.rotary_dim;

@@ -19,8 +19,10 @@ void add(TensorView x, ConstTensorView y, ThreadPool& pool) {
   elementwise_table().chosen().add(x, y, pool);
 }
 
-void scale(TensorView x, float factor, ThreadPool& pool) {
-  elementwise_table().chosen().scale(x, factor, pool);
+void scale(ConstTensorView x, float factor, TensorView y, ThreadPool& pool) {
+  TESSERA_CHECK(x.dtype() == y.dtype() && x.num_elements() == y.num_elements(), "{} {} to {} {}",
+                dtype_name(x.dtype()), x.shape().to_string(), dtype_name(y.dtype()), y.shape().to_string());
+  elementwise_table().chosen().scale(x, factor, y, pool);
 }
 
 void round_to(ConstTensorView from, TensorView to, ThreadPool& pool) {

@@ -14,8 +14,8 @@ namespace tessera {
 // x += y; BF16 or F32, same dtype and number of elements; the sum is rounded once.
 void add(TensorView x, ConstTensorView y, ThreadPool& pool);
 
-// x *= factor; BF16 or F32, rounded once.
-void scale(TensorView x, float factor, ThreadPool& pool);
+// y = factor x; BF16 or F32, same dtype and number of elements, rounded once. y may be x.
+void scale(ConstTensorView x, float factor, TensorView y, ThreadPool& pool);
 
 // to = from, F32 rounded to the dtype of `to`, BF16 or F32; same number of elements. When rounding to BF16 a
 // subnormal number may become zero.

@@ -37,15 +37,17 @@ void add_hwy(TensorView x, ConstTensorView y, ThreadPool& pool) {
   });
 }
 
-void scale_hwy(TensorView x, float factor, ThreadPool& pool) {
+void scale_hwy(ConstTensorView x, float factor, TensorView y, ThreadPool& pool) {
   with_activation_type(x.dtype(), [&]<typename A>(A) {
-    A* const x_all = x.as<A>();
+    const A* const x_all = x.as<A>();
+    A* const y_all = y.as<A>();
     pool.parallel_blocks(x.num_elements(), kAddBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
       const FloatTag d;
-      A* const to = x_all + begin;
+      const A* const from = x_all + begin;
+      A* const to = y_all + begin;
       for_each_group<4>(d, end - begin, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
-        prefetch_ahead<access.kVectors, A>(d, to + i);
-        auto values = access.load(d, to + i);
+        prefetch_ahead<access.kVectors, A>(d, from + i);
+        auto values = access.load(d, from + i);
         for (size_t k = 0; k < access.kVectors; ++k) values.v[k] = hn::Mul(values.v[k], hn::Set(d, factor));
         access.store(d, values, to + i);
       });

@@ -12,10 +12,10 @@ void add_ref(TensorView x, ConstTensorView y, ThreadPool& /*pool*/) {
   });
 }
 
-void scale_ref(TensorView x, float factor, ThreadPool& /*pool*/) {
+void scale_ref(ConstTensorView x, float factor, TensorView y, ThreadPool& /*pool*/) {
   with_activation_type(x.dtype(), [&]<typename A>(A) {
     for (int64_t i = 0; i < x.num_elements(); ++i)
-      x.as<A>()[i] = from_float<A>(to_float(x.as<A>()[i]) * factor);
+      y.as<A>()[i] = from_float<A>(to_float(x.as<A>()[i]) * factor);
   });
 }
 

@@ -53,8 +53,9 @@ TEST(Scale, IsTheRoundedProductInEveryImplementation) {
       for (const int64_t count : kCounts) {
         GuardedTensor x(dtype, {count});
         x.fill_normal(1);
-        const GuardedTensor before = x;
-        implementation.kernels.scale(x.view(), 0.0441941738f, pool);
+        GuardedTensor before = x;
+        x.fill_normal(2);
+        implementation.kernels.scale(before.view(), 0.0441941738f, x.view(), pool);
         EXPECT_TRUE(x.guards_intact());
         for (int64_t i = 0; i < count; ++i) {
           const float want = static_cast<float>(before[i]) * 0.0441941738f;

@@ -41,17 +41,24 @@ float total(const V (&sums)[kSums]) {
   return sum_of_lanes(d, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3])));
 }
 
+// w, to which `offset` is added.
+template <typename A>
+struct RowWeight {
+  const A* w;
+  float offset;
+};
+
 // y = w x rstd with x from cache.
 template <typename A>
-HWY_INLINE void scale_row(const A* x, const A* w, float rstd, int64_t D, A* y) {
+HWY_INLINE void scale_row(const A* x, RowWeight<A> w, float rstd, int64_t D, A* y) {
   const FloatTag d;
-  const auto scale = hn::Set(d, rstd);
+  const auto scale = hn::Set(d, rstd), offset = hn::Set(d, w.offset);
   for_each_group<4>(d, D, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
     prefetch_ahead<access.kVectors, A>(d, y + i);
     auto value = access.load(d, x + i);
-    const auto weight = access.load(d, w + i);
+    const auto weight = access.load(d, w.w + i);
     for (size_t k = 0; k < access.kVectors; ++k) {
-      value.v[k] = hn::Mul(hn::Mul(value.v[k], scale), weight.v[k]);
+      value.v[k] = hn::Mul(hn::Mul(value.v[k], scale), hn::Add(weight.v[k], offset));
     }
     access.store(d, value, y + i);
   });
@@ -59,7 +66,7 @@ HWY_INLINE void scale_row(const A* x, const A* w, float rstd, int64_t D, A* y) {
 
 // y = w x rstd. Returns rstd.
 template <typename A>
-HWY_NOINLINE float forward_row(const A* x, const A* w, int64_t D, float eps, A* y) {
+HWY_NOINLINE float forward_row(const A* x, RowWeight<A> w, int64_t D, float eps, A* y) {
   const FloatTag d;
   const auto zero = hn::Zero(d);
   hn::Vec<FloatTag> sums[kSums] = {zero, zero, zero, zero};
@@ -75,7 +82,7 @@ HWY_NOINLINE float forward_row(const A* x, const A* w, int64_t D, float eps, A* 
 
 // x += y, then as forward_row.
 template <typename A>
-HWY_NOINLINE float add_forward_row(A* x, const A* y, const A* w, int64_t D, float eps, A* norm) {
+HWY_NOINLINE float add_forward_row(A* x, const A* y, RowWeight<A> w, int64_t D, float eps, A* norm) {
   const FloatTag d;
   const auto zero = hn::Zero(d);
   hn::Vec<FloatTag> sums[kSums] = {zero, zero, zero, zero};
@@ -103,18 +110,19 @@ struct BackwardRow {
 
 // mean(dy w x)
 template <typename A>
-HWY_INLINE float mean_product(const BackwardRow<A>& row, const A* w, int64_t D) {
+HWY_INLINE float mean_product(const BackwardRow<A>& row, RowWeight<A> w, int64_t D) {
   const FloatTag d;
-  const auto zero = hn::Zero(d);
+  const auto zero = hn::Zero(d), offset = hn::Set(d, w.offset);
   hn::Vec<FloatTag> sums[kSums] = {zero, zero, zero, zero};
   for_each_group<kSums>(d, D, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
     prefetch_ahead<access.kVectors, A>(d, row.dy + i);
     prefetch_ahead<access.kVectors, A>(d, row.x + i);
     prefetch_ahead<access.kVectors, A>(d, row.dx + i);
     const auto gradient = access.load(d, row.dy + i), value = access.load(d, row.x + i);
-    const auto weight = access.load(d, w + i);
+    const auto weight = access.load(d, w.w + i);
     for (size_t k = 0; k < access.kVectors; ++k) {
-      sums[k] = hn::MulAdd(hn::Mul(gradient.v[k], weight.v[k]), value.v[k], sums[k]);
+      const auto scaled = hn::Mul(gradient.v[k], hn::Add(weight.v[k], offset));
+      sums[k] = hn::MulAdd(scaled, value.v[k], sums[k]);
     }
   });
   return total(sums) / static_cast<float>(D);
@@ -123,8 +131,9 @@ HWY_INLINE float mean_product(const BackwardRow<A>& row, const A* w, int64_t D) 
 // dx = or += rstd (g - x rstd^2 mean(g x)) with g = dy w; dw += dy x rstd. Several rows at a time share each
 // pass of w and dw through the registers; dw receives their terms in order.
 template <size_t kRows, bool kAdd, typename A>
-HWY_NOINLINE void backward_rows(const BackwardRow<A>* rows, const A* w, int64_t D, float* dw) {
+HWY_NOINLINE void backward_rows(const BackwardRow<A>* rows, RowWeight<A> w, int64_t D, float* dw) {
   const FloatTag d;
+  const auto offset = hn::Set(d, w.offset);
   hn::Vec<FloatTag> scale[kRows], projection[kRows];
   for (size_t r = 0; r < kRows; ++r) {
     const float rstd = rows[r].rstd;
@@ -132,7 +141,8 @@ HWY_NOINLINE void backward_rows(const BackwardRow<A>* rows, const A* w, int64_t 
     projection[r] = hn::Set(d, rstd * rstd * rstd * mean_product(rows[r], w, D));
   }
   for_each_group<2>(d, D, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
-    const auto weight = access.load(d, w + i);
+    auto weight = access.load(d, w.w + i);
+    for (size_t k = 0; k < access.kVectors; ++k) weight.v[k] = hn::Add(weight.v[k], offset);
     auto sums = access.template load_as<A>(d, dw + i);
     for (size_t r = 0; r < kRows; ++r) {
       const auto gradient = access.load(d, rows[r].dy + i), value = access.load(d, rows[r].x + i);
@@ -158,7 +168,8 @@ constexpr size_t kBackwardRows = 4;
 template <typename A>
 class BackwardBatches {
  public:
-  BackwardBatches(const A* w, int64_t D, Update update, float* dw) : w_(w), D_(D), update_(update), dw_(dw) {}
+  BackwardBatches(RowWeight<A> w, int64_t D, Update update, float* dw)
+      : w_(w), D_(D), update_(update), dw_(dw) {}
 
   void add(const BackwardRow<A>& row) {
     rows_[count_++] = row;
@@ -179,7 +190,7 @@ class BackwardBatches {
     if (kRows == kBackwardRows) count_ = 0;
   }
 
-  const A* w_;
+  RowWeight<A> w_;
   int64_t D_;
   Update update_;
   float* dw_;
@@ -226,12 +237,13 @@ class PartialWeightGradients {
   int64_t stride_;
 };
 
-void forward_hwy(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD, TensorView rstd_R,
+void forward_hwy(ConstTensorView x_RD, const NormWeight& w_D, float eps, TensorView y_RD, TensorView rstd_R,
                  ThreadPool& pool) {
   const int64_t R = x_RD.dim(0), D = x_RD.dim(1);
   float* const rstd = rstd_R.as<float>();
   with_activation_type(x_RD.dtype(), [&]<typename A>(A) {
-    const A *const x = x_RD.as<A>(), *const w = w_D.as<A>();
+    const A* const x = x_RD.as<A>();
+    const RowWeight<A> w = {w_D.view.as<A>(), w_D.offset};
     A* const y = y_RD.as<A>();
     pool.parallel_blocks(R, forward_block_rows(D), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) rstd[r] = forward_row(x + r * D, w, D, eps, y + r * D);
@@ -239,13 +251,14 @@ void forward_hwy(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorVie
   });
 }
 
-void add_forward_hwy(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps,
+void add_forward_hwy(TensorView x_TD, ConstTensorView y_TD, const NormWeight& w_D, float eps,
                      TensorView norm_TD, TensorView rstd_T, ThreadPool& pool) {
   const int64_t T = x_TD.dim(0), D = x_TD.dim(1);
   float* const rstd = rstd_T.as<float>();
   with_activation_type(x_TD.dtype(), [&]<typename A>(A) {
     A *const x = x_TD.as<A>(), *const norm = norm_TD.as<A>();
-    const A *const y = y_TD.as<A>(), *const w = w_D.as<A>();
+    const A* const y = y_TD.as<A>();
+    const RowWeight<A> w = {w_D.view.as<A>(), w_D.offset};
     pool.parallel_blocks(T, forward_block_rows(D), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         rstd[t] = add_forward_row(x + t * D, y + t * D, w, D, eps, norm + t * D);
@@ -254,14 +267,15 @@ void add_forward_hwy(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D,
   });
 }
 
-void backward_hwy(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D, ConstTensorView rstd_R,
+void backward_hwy(ConstTensorView dy_RD, ConstTensorView x_RD, const NormWeight& w_D, ConstTensorView rstd_R,
                   TensorView dx_RD, Update dx_update, TensorView dw_D, Update dw_update,
                   std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t R = x_RD.dim(0), D = x_RD.dim(1);
   const float* const rstd = rstd_R.as<float>();
   const PartialWeightGradients partial(scratch, R, D);
   with_activation_type(x_RD.dtype(), [&]<typename A>(A) {
-    const A *const dy = dy_RD.as<A>(), *const x = x_RD.as<A>(), *const w = w_D.as<A>();
+    const A *const dy = dy_RD.as<A>(), *const x = x_RD.as<A>();
+    const RowWeight<A> w = {w_D.view.as<A>(), w_D.offset};
     A* const dx = dx_RD.as<A>();
     pool.parallel_blocks(R, kRmsNormBackwardBlock, [&](int64_t begin, int64_t end) {
       BackwardBatches<A> rows(w, D, dx_update, partial.start_block(begin));
@@ -273,12 +287,14 @@ void backward_hwy(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w
 }
 
 void head_forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin,
-                      int64_t head_end, ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd,
+                      int64_t head_end, const NormWeight& w_E, float eps, TensorView y_TQ, TensorView rstd,
                       ThreadPool& pool) {
-  const int64_t E = shape.head_dim, Q = shape.qkv_width(), num_normed = head_end - head_begin;
+  const int64_t E = shape.head_dim, Q = shape.qkv_width(), width = w_E.view.dim(0);
+  const int64_t num_normed = (head_end - head_begin) * E / width;
   float* const rstds = rstd.as<float>();
   with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
-    const A *const qkv = qkv_TQ.as<A>(), *const w = w_E.as<A>();
+    const A* const qkv = qkv_TQ.as<A>();
+    const RowWeight<A> w = {w_E.view.as<A>(), w_E.offset};
     A* const out = y_TQ.as<A>();
     pool.parallel_blocks(qkv_TQ.dim(0), forward_block_rows(Q), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
@@ -289,8 +305,8 @@ void head_forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, int64
           std::copy(x + head_end * E, x + Q, y + head_end * E);
         }
         for (int64_t i = 0; i < num_normed; ++i) {
-          const int64_t at = (head_begin + i) * E;
-          rstds[t * num_normed + i] = forward_row(x + at, w, E, eps, y + at);
+          const int64_t at = head_begin * E + i * width;
+          rstds[t * num_normed + i] = forward_row(x + at, w, width, eps, y + at);
         }
       }
     });
@@ -298,20 +314,21 @@ void head_forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, int64
 }
 
 void head_backward_hwy(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
-                       int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
+                       int64_t head_begin, int64_t head_end, const NormWeight& w_E, ConstTensorView rstd,
                        TensorView dw_E, Update dw_update, std::span<std::byte> scratch, ThreadPool& pool) {
-  const int64_t T = qkv_TQ.dim(0), E = shape.head_dim, Q = shape.qkv_width();
-  const int64_t num_normed = head_end - head_begin;
+  const int64_t T = qkv_TQ.dim(0), E = shape.head_dim, Q = shape.qkv_width(), width = w_E.view.dim(0);
+  const int64_t num_normed = (head_end - head_begin) * E / width;
   const float* const rstds = rstd.as<float>();
-  const PartialWeightGradients partial(scratch, T, E);
+  const PartialWeightGradients partial(scratch, T, width);
   with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
-    const A *const qkv = qkv_TQ.as<A>(), *const w = w_E.as<A>();
+    const A* const qkv = qkv_TQ.as<A>();
+    const RowWeight<A> w = {w_E.view.as<A>(), w_E.offset};
     A* const dqkv = dqkv_TQ.as<A>();
     pool.parallel_blocks(T, kRmsNormBackwardBlock, [&](int64_t begin, int64_t end) {
-      BackwardBatches<A> rows(w, E, Update::kOverwrite, partial.start_block(begin));
+      BackwardBatches<A> rows(w, width, Update::kOverwrite, partial.start_block(begin));
       for (int64_t t = begin; t < end; ++t) {
         for (int64_t i = 0; i < num_normed; ++i) {
-          const int64_t at = t * Q + (head_begin + i) * E;
+          const int64_t at = t * Q + head_begin * E + i * width;
           rows.add({dqkv + at, qkv + at, dqkv + at, rstds[t * num_normed + i]});
         }
       }

@@ -200,10 +200,19 @@ TEST(HeadRmsNorm, BackwardMatchesTheFormulaAndLeavesOtherHeads) {
   ThreadPool pool(2);
   for (const auto& implementation : rmsnorm_table().usable()) {
     for (const DType dtype : kActivationTypes) {
-      for (const int64_t E : {1, 6, 16, 33, 64, 80, 128}) {
+      for (const auto& [E, is_whole] : {std::pair<int64_t, bool>(1, false),
+                                        {6, false},
+                                        {16, false},
+                                        {33, false},
+                                        {64, false},
+                                        {80, false},
+                                        {128, false},
+                                        {5, true},
+                                        {64, true}}) {
         const AttentionShape shape{3, 2, E, 0, 1};
         const int64_t T = kRmsNormBackwardBlock + 3, Q = shape.qkv_width(), begin = 0, end = 3;
-        GuardedTensor qkv(dtype, {T, Q}), w(dtype, {E}), dqkv(dtype, {T, Q}), dw(DType::kF32, {E});
+        const int64_t num_norms = is_whole ? 1 : 3, width = 3 * E / num_norms;
+        GuardedTensor qkv(dtype, {T, Q}), w(dtype, {width}), dqkv(dtype, {T, Q}), dw(DType::kF32, {width});
         qkv.fill_normal(1);
         w.fill_normal(2, 0.3f, 1);
         dqkv.fill_normal(3);
@@ -212,22 +221,58 @@ TEST(HeadRmsNorm, BackwardMatchesTheFormulaAndLeavesOtherHeads) {
         const std::vector<double> x = heads_of(qkv, begin * E, end * E);
         const std::vector<double> dy = heads_of(dqkv, begin * E, end * E);
         const GuardedTensor rstd =
-            rounded(expected_rmsnorm(x, w.values(), kEps).rstd_R, DType::kF32, {T, end - begin});
+            rounded(expected_rmsnorm(x, w.values(), kEps).rstd_R, DType::kF32, {T, num_norms});
         const std::vector<Expected> want =
             with_heads(dqkv, begin * E, end * E,
                        expected_rmsnorm_backward(dy, x, w.values(), rstd.values(), /*former_RD=*/{}));
-        const TestScratch scratch(head_rmsnorm_backward_scratch_bytes(T, shape));
+        const TestScratch scratch(head_rmsnorm_backward_scratch_bytes(T, width));
         implementation.kernels.head_backward(dqkv.view(), qkv.view(), shape, begin, end, w.view(),
                                              rstd.view(), dw.view(), Update::kAdd, scratch.span(), pool);
-        const std::string context = fmt::format("{} {} E {}", describe(implementation), dtype_name(dtype), E);
+        const std::string context =
+            fmt::format("{} {} E {} norms {}", describe(implementation), dtype_name(dtype), E, num_norms);
         expect_within(dqkv, want, context);
-        expect_within(dw, expected_rmsnorm_dw(dy, x, rstd.values(), std::vector<double>(E, 1.0)), context);
+        expect_within(
+            dw,
+            expected_rmsnorm_dw(dy, x, rstd.values(), std::vector<double>(static_cast<size_t>(width), 1.0)),
+            context);
         dw.poison();
         implementation.kernels.head_backward(former_dqkv.view(), qkv.view(), shape, begin, end, w.view(),
                                              rstd.view(), dw.view(), Update::kOverwrite, scratch.span(),
                                              pool);
         expect_within(dw, expected_rmsnorm_dw(dy, x, rstd.values(), {}), context + " overwritten");
       }
+    }
+  }
+}
+
+// An offset is as good as a weight that has it, to the bit.
+TEST(RmsNorm, AnOffsetIsAddedToTheWeight) {
+  ThreadPool pool(2);
+  for (const auto& implementation : rmsnorm_table().usable()) {
+    const int64_t R = 70, D = 77;
+    GuardedTensor x(DType::kF32, {R, D}), dy(DType::kF32, {R, D}), w(DType::kF32, {D}), sum(DType::kF32, {D});
+    x.fill_normal(1);
+    dy.fill_normal(2);
+    w.fill_normal(3, 0.3f, 0);
+    for (int64_t i = 0; i < D; ++i) sum.set(i, static_cast<float>(w[i]) + 1.0f);
+    const TestScratch scratch(rmsnorm_backward_scratch_bytes(R, D));
+    std::vector<GuardedTensor> outputs[2];
+    for (const int which : {0, 1}) {
+      std::vector<GuardedTensor>& out = outputs[which];
+      for (const Shape& shape : {Shape{R, D}, Shape{R}, Shape{R, D}, Shape{D}})
+        out.emplace_back(DType::kF32, shape);
+      const NormWeight weight = which == 0 ? NormWeight(w.view(), 1.0f) : NormWeight(sum.view());
+      implementation.kernels.forward(x.view(), weight, kEps, out[0].view(), out[1].view(), pool);
+      implementation.kernels.backward(dy.view(), x.view(), weight, out[1].view(), out[2].view(),
+                                      Update::kOverwrite, out[3].view(), Update::kOverwrite, scratch.span(),
+                                      pool);
+    }
+    // The reference adds in double.
+    const double tolerance = implementation.isa == Isa::kRef ? 1e-6 : 0;
+    for (size_t k = 0; k < 4; ++k) {
+      for (int64_t i = 0; i < outputs[0][k].num_elements(); ++i)
+        ASSERT_NEAR(outputs[0][k][i], outputs[1][k][i], tolerance * (1 + std::abs(outputs[1][k][i])))
+            << describe(implementation) << " output " << k << " index " << i;
     }
   }
 }

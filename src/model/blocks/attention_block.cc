@@ -7,7 +7,11 @@
 namespace tessera {
 
 AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t layer) {
-  return {.shape = attention_shape(config, layer), .norm_eps = static_cast<float>(config.rms_norm_eps)};
+  return {
+      .shape = attention_shape(config, layer),
+      .norm = NormConfig(config),
+      .rope = config.layer_rope.empty() ? LayerRope::kGlobal : config.layer_rope[static_cast<size_t>(layer)],
+      .output = block_output(config)};
 }
 
 void allocate_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
@@ -17,8 +21,9 @@ void allocate_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t 
   const int64_t qkv_width = (num_heads + 2 * num_kv_heads) * config.head_dim;
   if (config.qk_norm) {
     saved.qkv_raw_TQ = allocate_tensor(arena, dtype, {num_tokens, qkv_width});
-    saved.q_rstd_TH = allocate_tensor(arena, DType::kF32, {num_tokens, num_heads});
-    saved.k_rstd_TG = allocate_tensor(arena, DType::kF32, {num_tokens, num_kv_heads});
+    const bool is_whole = config.qk_norm_whole;
+    saved.q_rstd_TH = allocate_tensor(arena, DType::kF32, {num_tokens, is_whole ? 1 : num_heads});
+    saved.k_rstd_TG = allocate_tensor(arena, DType::kF32, {num_tokens, is_whole ? 1 : num_kv_heads});
   }
   saved.qkv_TQ = allocate_tensor(arena, dtype, {num_tokens, qkv_width});
 }
@@ -30,14 +35,24 @@ void allocate_attention_output(Arena& arena, const ModelConfig& config, DType dt
   saved.lse_HT = allocate_tensor(arena, DType::kF32, {num_heads, num_tokens});
 }
 
+void allocate_raw_output(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                         AttentionSaved& saved) {
+  if (!block_output(config).has_norm) return;
+  saved.raw_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
+  saved.raw_statistics_T =
+      allocate_tensor(arena, DType::kF32, norm_statistics_shape(config.norm, num_tokens));
+}
+
 AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& config, DType dtype,
                                             int64_t num_tokens, bool training) {
   const int64_t q_width = config.num_attention_heads * config.head_dim;
   const int64_t qkv_width = q_width + 2 * config.num_key_value_heads * config.head_dim;
   AttentionScratch scratch;
   scratch.norm_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
-  scratch.rstd_T = allocate_tensor(arena, DType::kF32, {num_tokens});
+  scratch.statistics_T = allocate_tensor(arena, DType::kF32, norm_statistics_shape(config.norm, num_tokens));
   if (training) {
+    if (block_output(config).changes())
+      scratch.draw_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
     scratch.do_THE = allocate_tensor(arena, dtype, {num_tokens, q_width});
     scratch.dqkv_TQ = allocate_tensor(arena, dtype, {num_tokens, qkv_width});
   }
@@ -45,6 +60,14 @@ AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& con
 }
 
 namespace {
+
+// (4)
+void rotate(Ops& ops, const AttentionBlockConfig& config, const SequenceInfo& sequences, TensorView qkv_TQ,
+            bool inverse) {
+  if (config.rope == LayerRope::kNone) return;
+  const RopeTable& table = config.rope == LayerRope::kLocal ? sequences.local_rope : sequences.rope;
+  ops.rope(qkv_TQ, config.shape, sequences.positions, table, inverse);
+}
 
 // (2) to (4): queries, keys and values as attention takes them.
 void project_qkv(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
@@ -60,14 +83,12 @@ void project_qkv(Ops& ops, const AttentionBlockConfig& config, const AttentionWe
     ops.linear(input_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_raw_TQ);
     lora_forward(ops, weights.lora_qkv, input_TD, lora, saved.qkv_raw_TQ);
     // The first call copies the heads it does not normalise; the second works in place.
-    ops.head_rmsnorm(saved.qkv_raw_TQ, shape, 0, q_end, weights.q_norm_E, config.norm_eps, saved.qkv_TQ,
-                     saved.q_rstd_TH);
-    ops.head_rmsnorm(saved.qkv_TQ, shape, q_end, k_end, weights.k_norm_E, config.norm_eps, saved.qkv_TQ,
-                     saved.k_rstd_TG);
+    ops.head_rmsnorm(saved.qkv_raw_TQ, shape, 0, q_end, config.norm.weight(weights.q_norm_E), config.norm.eps,
+                     saved.qkv_TQ, saved.q_rstd_TH);
+    ops.head_rmsnorm(saved.qkv_TQ, shape, q_end, k_end, config.norm.weight(weights.k_norm_E), config.norm.eps,
+                     saved.qkv_TQ, saved.k_rstd_TG);
   }
-  if (config.rotates) {
-    ops.rope(saved.qkv_TQ, shape, sequences.positions, sequences.rope, /*inverse=*/false);
-  }
+  rotate(ops, config, sequences, saved.qkv_TQ, /*inverse=*/false);
 }
 
 AttentionInputs general_inputs(const AttentionBlockConfig& config, const SequenceInfo& sequences,
@@ -110,12 +131,37 @@ void self_attention_forward(Ops& ops, const AttentionBlockConfig& config, const 
   lora_forward(ops, weights.lora_o, saved.o_THE, lora, y_TD);
 }
 
+namespace {
+
+// (6), before the output is normalised or scaled, in the place of y unless there is a norm.
+TensorView raw_output(const AttentionBlockConfig& config, const AttentionSaved& saved, TensorView y_TD) {
+  return config.output.has_norm ? saved.raw_TD : y_TD;
+}
+
+void leave(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+           const AttentionSaved& saved, TensorView y_TD) {
+  leave_block(ops, config.output, config.norm, weights.output_norm_D, raw_output(config, saved, y_TD), y_TD,
+              saved.raw_statistics_T);
+}
+
+void project_output(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                    const AttentionSaved& saved, const LoraScratch& lora, TensorView y_TD) {
+  const TensorView raw_TD = raw_output(config, saved, y_TD);
+  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, raw_TD);
+  lora_forward(ops, weights.lora_o, saved.o_THE, lora, raw_TD);
+  leave(ops, config, weights, saved, y_TD);
+}
+
+}  // namespace
+
 void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                              const SequenceInfo& sequences, ConstTensorView residual_TD,
                              const AttentionSaved& saved, const AttentionScratch& scratch, TensorView y_TD) {
-  residual_norm(ops, saved.x_TD, residual_TD, weights.norm_D, config.norm_eps, scratch.norm_TD,
-                scratch.rstd_T);
-  self_attention_forward(ops, config, weights, sequences, scratch.norm_TD, saved, scratch.lora, y_TD);
+  const TensorView input_TD = enter_block(ops, saved.x_TD, residual_TD, weights.norm_D, config.norm,
+                                          scratch.norm_TD, scratch.statistics_T);
+  self_attention_forward(ops, config, weights, sequences, input_TD, saved, scratch.lora,
+                         raw_output(config, saved, y_TD));
+  leave(ops, config, weights, saved, y_TD);
 }
 
 void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
@@ -123,13 +169,13 @@ void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, con
                                const AttentionSaved& saved, const AttentionScratch& scratch,
                                TensorView y_TD) {
   if (!kept.qkv) {
-    ops.rmsnorm(saved.x_TD, weights.norm_D, config.norm_eps, scratch.norm_TD, scratch.rstd_T);
-    project_qkv(ops, config, weights, sequences, scratch.norm_TD, saved, scratch.lora);
+    const TensorView input_TD = enter_block(ops, saved.x_TD, /*residual_TD=*/{}, weights.norm_D, config.norm,
+                                            scratch.norm_TD, scratch.statistics_T);
+    project_qkv(ops, config, weights, sequences, input_TD, saved, scratch.lora);
   }
   if (!kept.attention) attend(ops, config, sequences, saved);
   if (kept.stream) return;
-  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
-  lora_forward(ops, weights.lora_o, saved.o_THE, scratch.lora, y_TD);
+  project_output(ops, config, weights, saved, scratch.lora, y_TD);
   ops.add(y_TD, saved.x_TD);
 }
 
@@ -155,14 +201,16 @@ void self_attention_backward(Ops& ops, const AttentionBlockConfig& config, const
   attend_backward(ops, config, sequences, saved, do_THE, dqkv_TQ);
 
   // (4) q, k = rope(q, k, position)
-  if (config.rotates) ops.rope(dqkv_TQ, shape, sequences.positions, sequences.rope, /*inverse=*/true);
+  rotate(ops, config, sequences, dqkv_TQ, /*inverse=*/true);
 
   // (3) q, k = rmsnorm per head
   if (!weights.q_norm_E.empty()) {
-    ops.head_rmsnorm_backward(dqkv_TQ, saved.qkv_raw_TQ, shape, 0, q_end, weights.q_norm_E, saved.q_rstd_TH,
-                              grads.q_norm_E, update.mode);
-    ops.head_rmsnorm_backward(dqkv_TQ, saved.qkv_raw_TQ, shape, q_end, k_end, weights.k_norm_E,
-                              saved.k_rstd_TG, grads.k_norm_E, update.mode);
+    ops.head_rmsnorm_backward(dqkv_TQ, saved.qkv_raw_TQ, shape, 0, q_end,
+                              config.norm.weight(weights.q_norm_E), saved.q_rstd_TH, grads.q_norm_E,
+                              update.mode);
+    ops.head_rmsnorm_backward(dqkv_TQ, saved.qkv_raw_TQ, shape, q_end, k_end,
+                              config.norm.weight(weights.k_norm_E), saved.k_rstd_TG, grads.k_norm_E,
+                              update.mode);
   }
 
   // (2) qkv = input wqkv^T + bqkv
@@ -179,12 +227,16 @@ void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, cons
                               const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                               const AttentionSaved& saved, const AttentionScratch& scratch,
                               TensorView dx_TD) {
-  // The sum x + y passes its gradient to both terms. norm is recomputed, and its gradient takes its place.
-  ops.rmsnorm(saved.x_TD, weights.norm_D, config.norm_eps, scratch.norm_TD, scratch.rstd_T);
-  self_attention_backward(ops, config, weights, grads, update, sequences, dx_TD, scratch.norm_TD, saved,
-                          scratch);
+  // The sum x + y passes its gradient to both terms.
+  const ConstTensorView dy_TD =
+      leave_block_backward(ops, config.output, config.norm, weights.output_norm_D, dx_TD, saved.raw_TD,
+                           saved.raw_statistics_T, scratch.draw_TD, grads.output_norm_D, update.mode);
+  // norm is recomputed, and its gradient takes its place.
+  const TensorView input_TD = enter_block(ops, saved.x_TD, /*residual_TD=*/{}, weights.norm_D, config.norm,
+                                          scratch.norm_TD, scratch.statistics_T);
+  self_attention_backward(ops, config, weights, grads, update, sequences, dy_TD, input_TD, saved, scratch);
   // (1) norm = rmsnorm(x)
-  ops.rmsnorm_backward(scratch.norm_TD, saved.x_TD, weights.norm_D, scratch.rstd_T, dx_TD, Update::kAdd,
+  enter_block_backward(ops, input_TD, saved.x_TD, weights.norm_D, config.norm, scratch.statistics_T, dx_TD,
                        grads.norm_D, update.mode);
 }
 
@@ -192,12 +244,11 @@ void attention_block_cached(Ops& ops, const AttentionBlockConfig& config, const 
                             const SequenceInfo& sequences, ConstTensorView residual_TD,
                             const KeyValueCache& cache, int64_t cache_length, const AttentionSaved& saved,
                             const AttentionScratch& scratch, TensorView y_TD) {
-  residual_norm(ops, saved.x_TD, residual_TD, weights.norm_D, config.norm_eps, scratch.norm_TD,
-                scratch.rstd_T);
-  project_qkv(ops, config, weights, sequences, scratch.norm_TD, saved, scratch.lora);
+  const TensorView input_TD = enter_block(ops, saved.x_TD, residual_TD, weights.norm_D, config.norm,
+                                          scratch.norm_TD, scratch.statistics_T);
+  project_qkv(ops, config, weights, sequences, input_TD, saved, scratch.lora);
   ops.attention_cached(saved.qkv_TQ, config.shape, cache.k, cache.v, cache_length, saved.o_THE);
-  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
-  lora_forward(ops, weights.lora_o, saved.o_THE, scratch.lora, y_TD);
+  project_output(ops, config, weights, saved, scratch.lora, y_TD);
 }
 
 }  // namespace tessera

@@ -1,11 +1,11 @@
 // The attention half of a decoder layer, forward and backward over packed tokens.
 //
-//   forward:  (1) x += residual,  norm = rmsnorm(x)
+//   forward:  (1) x += residual,  norm = rmsnorm(x)            (OLMo 2: norm = x)
 //             (2) qkv = norm wqkv^T + bqkv
-//             (3) q, k = rmsnorm per head                    (Qwen3)
-//             (4) q, k = rope(q, k, position)                (not in T5)
-//             (5) o = attention(q, k, v)                     (T5: with a bias by position, in both
-//             directions) (6) y = o wo^T + bo
+//             (3) q, k = rmsnorm per head                    (Qwen3; OLMo 2: over all heads)
+//             (4) q, k = rope(q, k, position)                (not in T5, nor in some layers of SmolLM3)
+//             (5) o = attention(q, k, v)                     (T5: with a bias by position, both directions)
+//             (6) y = o wo^T + bo                            (OLMo 2: y = rmsnorm of it; Granite: a multiple)
 //
 // Adapters (model/lora.h) add to (2) and (6). The weights then have no gradients: their views are empty.
 //
@@ -18,6 +18,7 @@
 
 #include "formats/huggingface/model_config.h"
 #include "model/blocks/kept_outputs.h"
+#include "model/blocks/norm.h"
 #include "model/lora.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
@@ -27,13 +28,14 @@ namespace tessera {
 // Views into the flat arrays; optional tensors are empty if the model has none.
 template <typename View, typename Matrix = View>
 struct AttentionTensors {
-  View norm_D;     // input_layernorm
-  Matrix wqkv_QD;  // q_proj, k_proj, v_proj
-  View bqkv_Q;     // optional
-  View q_norm_E;   // optional, together with k_norm_E
-  View k_norm_E;   //
-  Matrix wo_DHE;   // o_proj [D, H E]
-  View bo_D;       // optional
+  View norm_D;         // input_layernorm; empty: the stream is the input
+  Matrix wqkv_QD;      // q_proj, k_proj, v_proj
+  View bqkv_Q;         // optional
+  View q_norm_E;       // optional, together with k_norm_E
+  View k_norm_E;       //
+  Matrix wo_DHE;       // o_proj [D, H E]
+  View bo_D;           // optional
+  View output_norm_D;  // optional
   LoraTensors<View> lora_qkv;
   LoraTensors<View> lora_o;
 };
@@ -42,9 +44,10 @@ using AttentionGrads = AttentionTensors<TensorView>;
 
 struct AttentionBlockConfig {
   AttentionShape shape;
-  float norm_eps;
-  bool rotates = true;  // (4)
+  NormConfig norm = {};
+  LayerRope rope = LayerRope::kGlobal;  // (4)
   bool causal = true;
+  BlockOutput output = {};
 
   // Whether (5) needs general_attention(), which is slower.
   bool is_general(const PositionBias* bias) const { return !causal || bias != nullptr; }
@@ -56,14 +59,15 @@ struct SequenceInfo {
   std::span<const int32_t> cu_seqlens;  // [num_sequences + 1]
   std::span<const int32_t> positions;   // [T]
   RopeTable rope;
+  RopeTable local_rope = {};  // of layers that have one of their own
   const PositionBias* bias = nullptr;
   TensorView dbias_BH = {};  // F32, where the gradient of its table goes; empty: not wanted
   Update dbias_update = Update::kOverwrite;
 };
 
 // Kept from forward to backward, per token: A (D + Q + H E) + 4 H bytes, plus A Q + 4 (H + G) with head norms
-// (A = 2 or 4 bytes per activation). norm and its rstd are recomputed: a pass over memory is cheaper than
-// keeping A D bytes in every layer.
+// and A D + 4 with a norm of the output (A = 2 or 4 bytes per activation). norm and its rstd are recomputed:
+// a pass over memory is cheaper than keeping A D bytes in every layer.
 struct AttentionSaved {
   TensorView x_TD;        // the residual stream
   TensorView qkv_raw_TQ;  // before the head norms; empty without them
@@ -72,14 +76,18 @@ struct AttentionSaved {
   TensorView qkv_TQ;      // after rope
   TensorView o_THE;
   TensorView lse_HT;  // F32
+  // Before the norm of the output, and its statistics; empty without one.
+  TensorView raw_TD;
+  TensorView raw_statistics_T;  // F32
 };
 
 // Needed only while the block runs.
 struct AttentionScratch {
   TensorView norm_TD;
-  TensorView rstd_T;   // F32
-  TensorView do_THE;   // backward
-  TensorView dqkv_TQ;  // backward
+  TensorView statistics_T;  // F32
+  TensorView draw_TD;       // backward, if the output is changed
+  TensorView do_THE;        // backward
+  TensorView dqkv_TQ;       // backward
   LoraScratch lora;
 };
 
@@ -88,6 +96,9 @@ void allocate_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t 
                   AttentionSaved& saved);
 void allocate_attention_output(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
                                AttentionSaved& saved);
+// Those of (6) but y: raw_TD, if there is a norm.
+void allocate_raw_output(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                         AttentionSaved& saved);
 AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& config, DType dtype,
                                             int64_t num_tokens, bool training);
 

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "model/blocks/norm.h"
 #include "model/flops.h"
 
 namespace tessera {
@@ -27,6 +28,8 @@ std::vector<KeepableOutput> keepable_outputs(const ModelConfig& config, DType dt
   const auto G = static_cast<double>(config.num_key_value_heads);
   const auto E = static_cast<double>(config.head_dim);
   const double Q = (H + 2 * G) * E;
+  const bool has_raw = block_output(config).has_norm;  // kept with the stream, and with gate_up
+  const double F = static_cast<double>(config.intermediate_size);
   const double qkv_bytes = A * Q + (config.qk_norm ? A * Q + 4 * (H + G) : 0);
 
   std::vector<KeepableOutput> outputs;
@@ -41,8 +44,10 @@ std::vector<KeepableOutput> keepable_outputs(const ModelConfig& config, DType dt
     const double pairs = causal_pairs(row_tokens, window) / static_cast<double>(row_tokens);
     add(&KeptOutputs::attention, layer, kAttentionSlowdown * 4 * H * E * pairs / (A * H * E + 4 * H));
   }
-  for (size_t layer = 0; layer < num_layers; ++layer) add(&KeptOutputs::stream, layer, 2 * H * E / A);
-  for (size_t layer = 0; layer < num_layers; ++layer) add(&KeptOutputs::gate_up, layer, 2 * D / A);
+  for (size_t layer = 0; layer < num_layers; ++layer)
+    add(&KeptOutputs::stream, layer, (has_raw ? 1 : 2) * H * E / A);
+  for (size_t layer = 0; layer < num_layers; ++layer)
+    add(&KeptOutputs::gate_up, layer, has_raw ? 6 * D * F / (A * (2 * F + D)) : 2 * D / A);
   std::ranges::stable_sort(outputs, std::greater(), &KeepableOutput::flop_per_byte);
   return outputs;
 }

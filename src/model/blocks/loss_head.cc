@@ -48,7 +48,7 @@ LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& conf
   scratch.pieces = logits_pieces(num_tokens, config.vocab_size, limits);
   const int64_t num_elements = scratch.pieces.num_elements;
   scratch.norm_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
-  scratch.rstd_T = allocate_tensor(arena, DType::kF32, {num_tokens});
+  scratch.rstd_T = allocate_tensor(arena, DType::kF32, norm_statistics_shape(config.norm, num_tokens));
   if (config.encoder) {
     scratch.stats_T2 = allocate_tensor(arena, DType::kF32, {num_tokens, 2});
     scratch.dense_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
@@ -230,25 +230,25 @@ TensorView norm_of_rows(Ops& ops, const LossHeadConfig& config, const LossHeadWe
     const TensorView activated_ND = scratch.activated_TD.rows(0, count);
     ops.linear(x_ND, weights.transform_DD, weights.transform_b_D, dense_ND);
     ops.activation(*config.transform, dense_ND, activated_ND);
-    ops.layernorm(activated_ND, weights.norm_D, weights.norm_b_D, config.norm_eps, norm_ND,
+    ops.layernorm(activated_ND, weights.norm_D, weights.norm_b_D, config.norm.eps, norm_ND,
                   scratch.stats_T2.rows(0, count));
   } else {
-    ops.rmsnorm(x_ND, weights.norm_D, config.norm_eps, norm_ND, scratch.rstd_T.rows(0, count));
+    norm_forward(ops, config.norm, x_ND, weights.norm_D, norm_ND, scratch.rstd_T.rows(0, count));
   }
-  if (config.output_scale != 1) ops.scale(norm_ND, config.output_scale);
+  if (config.output_scale != 1) ops.scale(norm_ND, config.output_scale, norm_ND);
   return norm_ND;
 }
 
 // dx_ND = the gradient through (1), with dnorm in the place of norm.
-void norm_backward(Ops& ops, const LossHeadConfig& config, const LossHeadWeights& weights,
-                   const LossHeadGrads& grads, WeightUpdate update, ConstTensorView x_ND,
-                   const LossHeadScratch& scratch, TensorView dx_ND) {
+void head_norm_backward(Ops& ops, const LossHeadConfig& config, const LossHeadWeights& weights,
+                        const LossHeadGrads& grads, WeightUpdate update, ConstTensorView x_ND,
+                        const LossHeadScratch& scratch, TensorView dx_ND) {
   const int64_t count = x_ND.dim(0);
   const TensorView dnorm_ND = scratch.norm_TD.rows(0, count);
-  if (config.output_scale != 1) ops.scale(dnorm_ND, config.output_scale);
+  if (config.output_scale != 1) ops.scale(dnorm_ND, config.output_scale, dnorm_ND);
   if (!config.transform) {
-    ops.rmsnorm_backward(dnorm_ND, x_ND, weights.norm_D, scratch.rstd_T.rows(0, count), dx_ND,
-                         Update::kOverwrite, grads.norm_D, update.mode);
+    norm_backward(ops, config.norm, dnorm_ND, x_ND, weights.norm_D, scratch.rstd_T.rows(0, count), dx_ND,
+                  Update::kOverwrite, grads.norm_D, update.mode);
     return;
   }
   const TensorView dense_ND = scratch.dense_TD.rows(0, count);
@@ -315,7 +315,7 @@ LossSums loss_head_forward_backward(Ops& ops, const LossHeadConfig& config, cons
   });
 
   // backward (1)
-  norm_backward(ops, config, weights, grads, update, x_ND, scratch, dx_TD.rows(0, count));
+  head_norm_backward(ops, config, weights, grads, update, x_ND, scratch, dx_TD.rows(0, count));
   ops.scatter_rows(selected.rows, dx_TD);
   return sums;
 }

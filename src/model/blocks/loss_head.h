@@ -20,6 +20,7 @@
 #include <span>
 
 #include "formats/huggingface/model_config.h"
+#include "model/blocks/norm.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
 
@@ -73,7 +74,7 @@ std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_si
                                             const LogitsLimits& limits = {});
 
 struct LossHeadConfig {
-  float norm_eps;
+  NormConfig norm = {};
   float output_scale = 1;                    // of T5
   std::optional<Activation> transform = {};  // f of BERT, not gated; unset: (1) is rmsnorm
 };

@@ -1,9 +1,10 @@
 // The feed-forward half of a decoder layer, forward and backward.
 //
-//   forward:  (1) x += residual,  norm = rmsnorm(x)
+//   forward:  (1) x += residual,  norm = rmsnorm(x)      (OLMo 2: norm = x)
 //             (2) gate_up = norm w1^T + b1           (gate_proj and up_proj in one product)
-//             (3) h = silu(gate) * up                (or another Activation; without a gate, P = F columns of
-//             up) (4) y = h w2^T + b2                    (down_proj)
+//             (3) h = silu(gate) * up                (or another Activation; without a gate, P = F columns)
+//             (4) y = h w2^T + b2                    (down_proj; OLMo 2: y = rmsnorm of it; Granite: a
+//                                                    multiple)
 //
 // Adapters (model/lora.h) add to (2) and (4). The weights then have no gradients: their views are empty.
 //
@@ -18,6 +19,7 @@
 #include <cstdint>
 
 #include "formats/huggingface/model_config.h"
+#include "model/blocks/norm.h"
 #include "model/lora.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
@@ -27,11 +29,12 @@ namespace tessera {
 // Views into the flat arrays; biases are empty if the model has none.
 template <typename View, typename Matrix = View>
 struct MlpTensors {
-  View norm_D;    // post_attention_layernorm
-  Matrix w1_F2D;  // gate_proj, up_proj [P, D], P = 2F if there is a gate
-  View b1_F2;     // optional
-  Matrix w2_DF;   // down_proj
-  View b2_D;      // optional
+  View norm_D;         // post_attention_layernorm; empty: the stream is the input
+  Matrix w1_F2D;       // gate_proj, up_proj [P, D], P = 2F if there is a gate
+  View b1_F2;          // optional
+  Matrix w2_DF;        // down_proj
+  View b2_D;           // optional
+  View output_norm_D;  // optional
   LoraTensors<View> lora_1;
   LoraTensors<View> lora_2;
 };
@@ -48,26 +51,36 @@ inline constexpr int64_t kMlpChunkTokens = 4096;
 struct MlpSaved {
   TensorView x_TD;         // the residual stream
   TensorView gate_up_TF2;  // backward leaves its gradient here; empty: backward recomputes it
+  // (4) before the norm of the output, and its statistics: kept with gate_up, A D + 4 bytes per token; empty:
+  // there is none, or backward recomputes it.
+  TensorView raw_TD;
+  TensorView raw_statistics_T;  // F32
 };
 
 struct MlpBlockConfig {
-  float norm_eps;
+  NormConfig norm = {};
   Activation activation = Activation::kGatedSilu;
+  BlockOutput output = {};
 };
 inline MlpBlockConfig mlp_block_config(const ModelConfig& config) {
-  return {static_cast<float>(config.rms_norm_eps), config.activation};
+  return {NormConfig(config), config.activation, block_output(config)};
 }
 
 // Needed only while the block runs.
 struct MlpScratch {
   TensorView norm_TD;
-  TensorView rstd_T;       // F32
+  TensorView statistics_T;  // F32
+  // Of a chunk, if the output is changed: (4) before that and its statistics, and its gradient.
+  TensorView raw_CD, raw_statistics_C, draw_CD;
   TensorView gate_up_CF2;  // C tokens of a chunk; empty if every layer keeps its own
   TensorView h_CF;
   LoraScratch lora;
 };
 
 TensorView allocate_gate_up(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);
+// gate_up and raw.
+void allocate_gate_up_and_raw(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                              MlpSaved& saved);
 MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
                                 bool with_gate_up);
 

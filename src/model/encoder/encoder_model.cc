@@ -14,8 +14,8 @@ EncoderModel::EncoderModel(const ModelConfig& config, DType dtype, Ops& ops)
     fail(ExitCode::kBadConfig, "{}: encoders are computed on processors alone", ops.device().name());
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     block_configs_.push_back({.shape = attention_shape(config, layer),
-                              .norm_eps = norm_eps(),
-                              .rotates = !encoder().has_positions,
+                              .norm = norm_eps(),
+                              .rope = encoder().has_positions ? LayerRope::kNone : LayerRope::kGlobal,
                               .causal = false});
   }
   mlp_config_ = mlp_block_config(config);

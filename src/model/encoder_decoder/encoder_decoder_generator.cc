@@ -153,7 +153,7 @@ void EncoderDecoderGenerator::Impl::decode(int32_t id) {
     const StackLayerSaved& saved = buffers.token.layers[layer];
 
     residual_norm(ops, saved.attention.x_TD, residual, self.norm_D, model.norm_eps(),
-                  scratch.attention.norm_TD, scratch.attention.rstd_T);
+                  scratch.attention.norm_TD, scratch.attention.statistics_T);
     const TensorView qkv_1Q = saved.attention.qkv_TQ;
     ops.linear(scratch.attention.norm_TD, self.wqkv_QD, /*bias_N=*/{}, qkv_1Q);
     lora_forward(ops, self.lora_qkv, scratch.attention.norm_TD, scratch.attention.lora, qkv_1Q);
@@ -190,7 +190,8 @@ void EncoderDecoderGenerator::Impl::decode(int32_t id) {
   ++length;
   const LossHeadScratch& head = buffers.token.loss_scratch;
   residual_norm(ops, x_1D, residual, model.weights_.head.norm_D, model.norm_eps(), head.norm_TD, head.rstd_T);
-  if (const float scale = model.head_config().output_scale; scale != 1) ops.scale(head.norm_TD, scale);
+  if (const float scale = model.head_config().output_scale; scale != 1)
+    ops.scale(head.norm_TD, scale, head.norm_TD);
   const TensorView logits_1V(logits_V.data(), DType::kF32, {1, model.config().vocab_size});
   ops.linear(head.norm_TD, model.weights_.head.lm_head_VD, /*bias_N=*/{}, logits_1V);
 }

@@ -23,8 +23,8 @@ EncoderDecoderModel::EncoderDecoderModel(const ModelConfig& config, DType dtype,
     fail(ExitCode::kBadConfig, "{}: models with an encoder and a decoder are computed on processors alone",
          ops.device().name());
   const AttentionShape heads = t5_heads(config);
-  encoder_block_ = {.shape = heads, .norm_eps = norm_eps(), .rotates = false, .causal = false};
-  decoder_block_ = {.shape = heads, .norm_eps = norm_eps(), .rotates = false};
+  encoder_block_ = {.shape = heads, .norm = norm_eps(), .rope = LayerRope::kNone, .causal = false};
+  decoder_block_ = {.shape = heads, .norm = norm_eps(), .rope = LayerRope::kNone};
   cross_block_ = {heads, norm_eps()};
   mlp_block_ = mlp_block_config(config);
   list_tensors(encoder_decoder_tensors(config, weights_, grads_));
@@ -183,8 +183,9 @@ StackLayerScratch EncoderDecoderModel::scratch_of(int64_t layer) const {
   const auto cut = [count](TensorView& view) {
     if (view.shape().rank() > 0) view = view.rows(0, count);
   };
-  for (TensorView* view : {&scratch.attention.norm_TD, &scratch.attention.rstd_T, &scratch.attention.do_THE,
-                           &scratch.attention.dqkv_TQ, &scratch.mlp.norm_TD, &scratch.mlp.rstd_T})
+  for (TensorView* view :
+       {&scratch.attention.norm_TD, &scratch.attention.statistics_T, &scratch.attention.do_THE,
+        &scratch.attention.dqkv_TQ, &scratch.mlp.norm_TD, &scratch.mlp.statistics_T})
     cut(*view);
   if (adapter_dropout() != nullptr) {
     const Dropout* const own = is_encoder ? &source_dropout_ : &target_dropout_;
@@ -306,7 +307,8 @@ void EncoderDecoderModel::forward_logits(const PackedBatch& batch, TensorView lo
                 "logits are {}, of {} tokens", logits_UV.shape().to_string(), count);
   open_head_weights();
   ops().rmsnorm(activations_.final_x_UD, weights_.head.norm_D, norm_eps(), scratch.norm_TD, scratch.rstd_T);
-  if (const float scale = head_config().output_scale; scale != 1) ops().scale(scratch.norm_TD, scale);
+  if (const float scale = head_config().output_scale; scale != 1)
+    ops().scale(scratch.norm_TD, scale, scratch.norm_TD);
   ops().linear(scratch.norm_TD, weights_.head.lm_head_VD, /*bias_N=*/{}, logits_UV);
   close_head_weights();
 }

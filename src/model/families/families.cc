@@ -39,6 +39,15 @@ const Implementation& implementation_of(const ModelConfig& config) {
   return *found;
 }
 
+// Whether the model has an option that only the host's operations know.
+bool needs_host(const ModelConfig& config) {
+  return config.norm != NormKind::kRms || config.norm_placement != NormPlacement::kBefore ||
+         config.parallel_blocks || config.qk_norm_whole || config.embedding_scale != 1 ||
+         config.residual_scale != 1 || config.attention_softcap != 0 || config.logits_scale != 1 ||
+         config.logits_softcap != 0 || config.rotary_dim != 0 || config.rope_interleaved ||
+         config.query_scale_beta != 0 || config.activation != Activation::kGatedSilu;
+}
+
 void check_generates(const ModelConfig& config) {
   if (!config.encoder) return;
   fail(ExitCode::kBadConfig,
@@ -49,6 +58,9 @@ void check_generates(const ModelConfig& config) {
 }  // namespace
 
 std::unique_ptr<TrainableModel> make_model(const ModelConfig& config, DType dtype, Ops& ops) {
+  if (ops.device().own_memory() && needs_host(config))
+    fail(ExitCode::kBadConfig, "{}: {} is computed on processors alone", ops.device().name(),
+         family_info(config.family).architecture);
   return implementation_of(config).make(config, dtype, ops);
 }
 

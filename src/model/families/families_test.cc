@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "expect_error.h"
 #include "formats/huggingface/model_families.h"
+#include "support/isolated_device.h"
 #include "support/model_test_support.h"
 
 namespace tessera {
@@ -21,6 +23,17 @@ TEST(Families, EveryFamilyOfConfigJsonHasAModel) {
     EXPECT_EQ(model->config().family, info.model_type) << info.model_type;
     EXPECT_EQ(model->layout().num_parameters(), parameter_layout(config).num_parameters()) << info.model_type;
   }
+}
+
+TEST(Families, OptionsThatCardsLackAreRefusedThereByName) {
+  ThreadPool pool(1);
+  OwnedIsolatedOps card(pool);
+  ModelConfig config = tiny_config();
+  EXPECT_NO_THROW(make_model(config, DType::kF32, card));
+  config.family = "granite";
+  config.residual_scale = 0.5;
+  expect_error(ExitCode::kBadConfig, {"isolated", "GraniteForCausalLM is computed on processors alone"},
+               [&] { make_model(config, DType::kF32, card); });
 }
 
 TEST(Families, AFamilyWithoutAModelIsABug) {

@@ -53,10 +53,19 @@ void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_to
     }
     MlpSaved& stream = kept.stream ? layer.mlp : shared.mlp;
     if (stream.x_TD.shape().rank() == 0) stream.x_TD = allocate_tensor(saved, dtype, stream_shape);
-    layer.attention = {layer.attention.x_TD, qkv.qkv_raw_TQ, qkv.q_rstd_TH, qkv.k_rstd_TG,
-                       qkv.qkv_TQ,           output.o_THE,   output.lse_HT};
+    AttentionSaved& raw = kept.stream ? layer.attention : shared.attention;
+    if (raw.raw_TD.shape().rank() == 0) allocate_raw_output(saved, config, dtype, num_tokens, raw);
+    layer.attention = {.x_TD = layer.attention.x_TD,
+                       .qkv_raw_TQ = qkv.qkv_raw_TQ,
+                       .q_rstd_TH = qkv.q_rstd_TH,
+                       .k_rstd_TG = qkv.k_rstd_TG,
+                       .qkv_TQ = qkv.qkv_TQ,
+                       .o_THE = output.o_THE,
+                       .lse_HT = output.lse_HT,
+                       .raw_TD = raw.raw_TD,
+                       .raw_statistics_T = raw.raw_statistics_T};
     layer.mlp.x_TD = stream.x_TD;
-    if (kept.gate_up) layer.mlp.gate_up_TF2 = allocate_gate_up(saved, config, dtype, num_tokens);
+    if (kept.gate_up) allocate_gate_up_and_raw(saved, config, dtype, num_tokens, layer.mlp);
     shares_gate_up |= !kept.gate_up;
   }
   final_x_TD = policy.training ? allocate_tensor(saved, dtype, stream_shape) : layers[0].attention.x_TD;

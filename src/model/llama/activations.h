@@ -25,8 +25,8 @@ ActivationPolicy activation_policy(const ModelConfig& config, DType dtype, const
 // Bytes per token and layer, with A = 2 or 4 bytes per activation: A D for its input, and if kept
 //   qkv         A Q,  plus A Q + 4 (H + G) with head norms
 //   attention   A H E + 4 H
-//   stream      A D
-//   gate_up     2 A F
+//   stream      A D,  plus A D + 4 with norms of outputs
+//   gate_up     2 A F,  plus A D + 4 with norms of outputs
 // plus A D for the residual stream after the last layer. qkv, attention and stream exist at least once.
 struct Activations {
   std::vector<LayerSaved> layers;

@@ -19,26 +19,35 @@ LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DTy
   return scratch;
 }
 
-void decoder_layer_forward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+void decoder_layer_forward(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
                            const SequenceInfo& sequences, ConstTensorView residual_TD,
                            const LayerSaved& saved, const LayerScratch& scratch, TensorView y_TD) {
-  attention_block_forward(ops, config, weights.attention, sequences, residual_TD, saved.attention,
+  attention_block_forward(ops, config.attention, weights.attention, sequences, residual_TD, saved.attention,
                           scratch.attention, saved.mlp.x_TD);
-  mlp_block_forward(ops, {config.norm_eps}, weights.mlp, saved.attention.x_TD, saved.mlp, scratch.mlp, y_TD);
+  mlp_block_forward(ops, config.mlp, weights.mlp, saved.attention.x_TD, saved.mlp, scratch.mlp, y_TD);
 }
 
-void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+void decoder_layer_cached(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
+                          const SequenceInfo& sequences, ConstTensorView residual_TD,
+                          const KeyValueCache& cache, int64_t cache_length, const LayerSaved& saved,
+                          const LayerScratch& scratch, TensorView y_TD) {
+  attention_block_cached(ops, config.attention, weights.attention, sequences, residual_TD, cache,
+                         cache_length, saved.attention, scratch.attention, saved.mlp.x_TD);
+  mlp_block_forward(ops, config.mlp, weights.mlp, saved.attention.x_TD, saved.mlp, scratch.mlp, y_TD);
+}
+
+void decoder_layer_recompute(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
                              const SequenceInfo& sequences, const KeptOutputs& kept, const LayerSaved& saved,
                              const LayerScratch& scratch) {
-  attention_block_recompute(ops, config, weights.attention, sequences, kept, saved.attention,
+  attention_block_recompute(ops, config.attention, weights.attention, sequences, kept, saved.attention,
                             scratch.attention, saved.mlp.x_TD);
 }
 
-void decoder_layer_backward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+void decoder_layer_backward(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
                             const LayerGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                             const LayerSaved& saved, const LayerScratch& scratch, TensorView dx_TD) {
-  mlp_block_backward(ops, {config.norm_eps}, weights.mlp, grads.mlp, update, saved.mlp, scratch.mlp, dx_TD);
-  attention_block_backward(ops, config, weights.attention, grads.attention, update, sequences,
+  mlp_block_backward(ops, config.mlp, weights.mlp, grads.mlp, update, saved.mlp, scratch.mlp, dx_TD);
+  attention_block_backward(ops, config.attention, weights.attention, grads.attention, update, sequences,
                            saved.attention, scratch.attention, dx_TD);
 }
 

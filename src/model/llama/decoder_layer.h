@@ -16,6 +16,14 @@ struct LayerTensors {
 using LayerWeights = LayerTensors<ConstTensorView, LinearWeight>;
 using LayerGrads = LayerTensors<TensorView>;
 
+struct LayerConfig {
+  AttentionBlockConfig attention;
+  MlpBlockConfig mlp;
+};
+inline LayerConfig layer_config(const ModelConfig& config, int64_t layer) {
+  return {attention_block_config(config, layer), mlp_block_config(config)};
+}
+
 struct LayerSaved {
   AttentionSaved attention;
   MlpSaved mlp;
@@ -32,19 +40,25 @@ LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DTy
 // saved.attention.x_TD holds the output of the previous layer and residual_TD the stream that bypassed it
 // (empty: x is complete). y_TD receives this layer's output; the stream that bypasses it is saved.mlp.x_TD.
 // y_TD may share the memory of saved.attention.x_TD if no backward follows.
-void decoder_layer_forward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+void decoder_layer_forward(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
                            const SequenceInfo& sequences, ConstTensorView residual_TD,
                            const LayerSaved& saved, const LayerScratch& scratch, TensorView y_TD);
 
+// Like forward, for tokens that follow cache_length others (attention_block_cached()).
+void decoder_layer_cached(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
+                          const SequenceInfo& sequences, ConstTensorView residual_TD,
+                          const KeyValueCache& cache, int64_t cache_length, const LayerSaved& saved,
+                          const LayerScratch& scratch, TensorView y_TD);
+
 // Recomputes from saved.attention.x_TD everything that is not in `kept` of `saved`, bit-identical to forward,
 // except gate_up, which backward recomputes chunk by chunk.
-void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+void decoder_layer_recompute(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
                              const SequenceInfo& sequences, const KeptOutputs& kept, const LayerSaved& saved,
                              const LayerScratch& scratch);
 
 // On entry dx_TD holds the gradient of the stream after the layer, on return that of the stream before it.
 // Weight gradients are overwritten or added to, according to `update`.
-void decoder_layer_backward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+void decoder_layer_backward(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
                             const LayerGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                             const LayerSaved& saved, const LayerScratch& scratch, TensorView dx_TD);
 

@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "formats/huggingface/model_config.h"
+#include "formats/huggingface/model_families.h"
+#include "formats/json.h"
 #include "formats/safetensors/safetensors.h"
 #include "support/model_test_support.h"
 #include "test_paths.h"
@@ -137,6 +139,36 @@ TEST_P(Golden, Float32EqualsPyTorch) {
 // Each result is rounded once to 8 bits: a relative error uniform over +-2^-9, standard deviation 2^-9 /
 // sqrt(3). Three standard deviations.
 TEST_P(Golden, Bf16StaysWithinItsRounding) { check(DType::kBF16, 3 * 0x1.0p-9 / std::sqrt(3.0)); }
+
+// The first step of Transformers' own models of other families: logits, loss and the norm of all gradients.
+TEST(FamilyGolden, LogitsLossAndGradientNormAreThoseOfTransformers) {
+  int num_cases = 0;
+  const fs::path cases = shared_folder() / "reference/families";
+  if (!fs::exists(cases)) GTEST_SKIP() << "no reference runs of families under " << shared_folder();
+  for (const FamilyInfo& family : model_families()) {
+    if (family.kind != FamilyKind::kDecoder) continue;
+    for (const auto& entry : fs::directory_iterator(cases)) {
+      const Json config = parse_json_file_if_any(entry.path() / "config.json");
+      if (config.value("model_type", "") != family.model_type) continue;
+      ++num_cases;
+      SCOPED_TRACE(entry.path().filename().string());
+      const GoldenCase golden(entry.path());
+      TestModel test(golden.config, DType::kF32, golden.weights);
+      test.model().reserve(limits_of(golden.micro_batches[0]));
+      const auto logits = golden.expected("logits");
+      EXPECT_LT(relative_error(test.logits(golden.micro_batches[0]), logits), 1e-5);
+      double loss = 0, squares = 0;
+      for (const PackedBatch& batch : golden.micro_batches) {
+        const float grad_scale = 1.0f / static_cast<float>(golden.num_targets);
+        loss += test.model().forward_backward(batch, grad_scale).loss_sum;
+      }
+      for (const float gradient : test.gradients()) squares += static_cast<double>(gradient) * gradient;
+      EXPECT_NEAR(loss / static_cast<double>(golden.num_targets) / golden.expected("loss")[0], 1, 1e-5);
+      EXPECT_NEAR(std::sqrt(squares) / golden.expected("grad_norm")[0], 1, 1e-4);
+    }
+  }
+  EXPECT_GT(num_cases, 0);
+}
 
 INSTANTIATE_TEST_SUITE_P(Reference, Golden, testing::ValuesIn(reference_case_names()), [](const auto& test) {
   std::string name = test.param;

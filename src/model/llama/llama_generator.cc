@@ -26,7 +26,7 @@ struct LlamaGenerator::Impl {
   DeviceBuffer saved_memory;
   DeviceBuffer working_memory;
   DeviceBuffer workspace;
-  RopeTableBuffer rope;
+  RopeTableBuffer rope, local_rope;
   std::vector<KeyValueCache> caches;  // per layer
   ActivationPolicy policy;
   Activations activations;
@@ -92,6 +92,7 @@ LlamaGenerator::Impl::Impl(LlamaModel& of_model, int64_t max_positions, int64_t 
   workspace = device.allocate(sizes.workspace);
   policy = activation_policy(config, model->dtype(), {max_chunk, capacity, /*training=*/false});
   rope = RopeTableBuffer(config, capacity, device);
+  if (has_local_rope(config)) local_rope = RopeTableBuffer(config, config.local_rope, capacity, device);
   table_rows.resize(static_cast<size_t>(capacity + position_offset(global_rope(config), capacity, capacity)));
   std::iota(table_rows.begin(), table_rows.end(), 0);
   logits_V.resize(static_cast<size_t>(config.vocab_size));
@@ -102,6 +103,7 @@ int64_t LlamaGenerator::memory_bytes(const TrainableModel& model, int64_t capaci
   const BufferSizes sizes = measure_buffers(llama(model), capacity, std::min(max_chunk, capacity));
   return sizes.caches + sizes.saved + sizes.working + sizes.workspace +
          RopeTableBuffer::size_bytes(config, capacity) +
+         (has_local_rope(config) ? RopeTableBuffer::size_bytes(config, config.local_rope, capacity) : 0) +
          (capacity + position_offset(global_rope(config), capacity, capacity)) * dtype_bytes(DType::kI32) +
          config.vocab_size * dtype_bytes(DType::kF32);
 }
@@ -120,19 +122,18 @@ void LlamaGenerator::Impl::feed_chunk(std::span<const int32_t> ids, int64_t text
   const SequenceInfo sequences = {
       {},
       std::span<const int32_t>(table_rows).subspan(static_cast<size_t>(first_row), ids.size()),
-      rope.table()};
+      rope.table(),
+      has_local_rope(model->config()) ? local_rope.table() : RopeTable()};
 
   model->refresh_packed_forms();
   const TensorView x_TD = activations.final_x_TD;  // the input of every layer too
   ops.embedding(ids, model->embedding_VD(), x_TD);
+  if (const float factor = model->embedding_scale(); factor != 1) ops.scale(x_TD, factor, x_TD);
   ConstTensorView residual_TD;
   for (size_t i = 0; i < model->weights().layers.size(); ++i) {
     const LayerSaved& layer = activations.layers[i];
-    attention_block_cached(ops, model->block_config(i), model->weights().layers[i].attention, sequences,
-                           residual_TD, caches[i], length, layer.attention,
-                           activations.layer_scratch.attention, layer.mlp.x_TD);
-    mlp_block_forward(ops, {model->block_config(i).norm_eps}, model->weights().layers[i].mlp,
-                      layer.attention.x_TD, layer.mlp, activations.layer_scratch.mlp, x_TD);
+    decoder_layer_cached(ops, model->layer_config(i), model->weights().layers[i], sequences, residual_TD,
+                         caches[i], length, layer, activations.layer_scratch, x_TD);
     residual_TD = layer.mlp.x_TD;
   }
   length += num_tokens;
@@ -140,9 +141,10 @@ void LlamaGenerator::Impl::feed_chunk(std::span<const int32_t> ids, int64_t text
 
   const LossHeadScratch& scratch = activations.loss_scratch;
   const TensorView norm_1D = scratch.norm_TD.rows(0, 1);
+  const LossHeadConfig head = model->head_config();
   residual_norm(ops, x_TD.rows(num_tokens - 1, num_tokens), residual_TD.rows(num_tokens - 1, num_tokens),
-                model->weights().head.norm_D, model->block_config(0).norm_eps, norm_1D,
-                scratch.rstd_T.rows(0, 1));
+                model->weights().head.norm_D, head.norm, norm_1D, scratch.rstd_T.rows(0, 1));
+  if (head.output_scale != 1) ops.scale(norm_1D, head.output_scale, norm_1D);
   const int64_t vocab_size = model->config().vocab_size;
   const TensorView logits_1V = matrix_in(scratch.logits, 1, vocab_size);
   ops.linear(norm_1D, model->weights().head.lm_head_VD, /*bias_N=*/{}, logits_1V);

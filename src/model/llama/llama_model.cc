@@ -15,7 +15,7 @@ LlamaModel::LlamaModel(const ModelConfig& config, DType dtype, Ops& ops)
                     static_cast<int64_t>(config.sliding_window.size()) == config.num_hidden_layers,
                 "{} sliding windows, {} layers", config.sliding_window.size(), config.num_hidden_layers);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    block_configs_.push_back(attention_block_config(config, layer));
+    layer_configs_.push_back(tessera::layer_config(config, layer));
   }
   list_tensors(llama_tensors(config, weights_, grads_));
   for (const Parameter& parameter : weight_layout().parameters()) {
@@ -34,9 +34,9 @@ ModelFlops LlamaModel::flops(std::span<const int32_t> cu_seqlens, int64_t /*num_
                              int64_t num_targets) const {
   const auto num_tokens = static_cast<double>(cu_seqlens.empty() ? 0 : cu_seqlens.back());
   double pairs = 0;  // over all layers
-  for (const AttentionBlockConfig& block : block_configs_) {
+  for (const LayerConfig& layer : layer_configs_) {
     for (size_t i = 1; i < cu_seqlens.size(); ++i) {
-      pairs += causal_pairs(cu_seqlens[i] - cu_seqlens[i - 1], block.shape.sliding_window);
+      pairs += causal_pairs(cu_seqlens[i] - cu_seqlens[i - 1], layer.attention.shape.sliding_window);
     }
   }
   ModelFlops flops;
@@ -69,6 +69,17 @@ void LlamaModel::lay_out(const PackedBatch& batch, Arena& saved, Arena& working)
   LayerScratch& scratch = activations_.layer_scratch;
   scratch.attention.lora.dropout = scratch.mlp.lora.dropout = adapter_dropout();
   sequences_ = {batch.cu_seqlens, table_rows(batch), rope_.table()};
+  if (has_local_rope(config())) sequences_.local_rope = local_rope_.table();
+}
+
+float LlamaModel::embedding_scale() const {
+  const auto factor = static_cast<float>(config().embedding_scale);
+  const bool is_rounded = config().rounds_embedding_scale && dtype() == DType::kBF16;
+  return is_rounded ? to_float(to_bf16(factor)) : factor;
+}
+
+LossHeadConfig LlamaModel::head_config() const {
+  return {.norm = NormConfig(config()), .output_scale = static_cast<float>(config().logits_scale)};
 }
 
 std::span<const int32_t> LlamaModel::table_rows(const PackedBatch& batch) {
@@ -96,8 +107,9 @@ OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits) const {
 
 OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits, std::span<const LogitsPieces> logits) const {
   OpsLimits result = ops_limits_of_layers(limits);
-  result.attention = block_configs_.front().shape;
+  result.attention = layer_configs_.front().attention.shape;
   result.attention.sliding_window = 0;  // the widest window a layer may have
+  if (config().qk_norm_whole) result.head_norm_width = config().num_attention_heads * config().head_dim;
   const int64_t vocab_size = config().vocab_size;
   const int64_t packed_rows = limits.pack_weights ? vocab_size : 0;
   for (const LogitsPieces& pieces : logits) {
@@ -128,11 +140,18 @@ int64_t LlamaModel::offloaded_bytes(const ActivationLimits& limits) const {
 }
 
 int64_t LlamaModel::table_bytes(const ActivationLimits& limits) const {
-  return RopeTableBuffer::size_bytes(config(), limits.max_sequence_length);
+  const int64_t num_positions = limits.max_sequence_length;
+  const int64_t of_local = has_local_rope(config())
+                               ? RopeTableBuffer::size_bytes(config(), config().local_rope, num_positions)
+                               : 0;
+  return RopeTableBuffer::size_bytes(config(), num_positions) + of_local;
 }
 
 int64_t LlamaModel::reserve_tables(const ActivationLimits& limits) {
   rope_ = RopeTableBuffer(config(), limits.max_sequence_length, device());
+  local_rope_ = {};
+  if (has_local_rope(config()))
+    local_rope_ = RopeTableBuffer(config(), config().local_rope, limits.max_sequence_length, device());
   if (config().rope_scaling.type == RopeType::kLongRope)
     table_rows_.reserve(static_cast<size_t>(limits.max_tokens));
   policy_ = policy_of(limits);
@@ -143,12 +162,13 @@ int64_t LlamaModel::reserve_tables(const ActivationLimits& limits) {
                   input_file().native(), device().name());
     offloaded_.emplace(input_file(), config().num_hidden_layers, slot_bytes(limits), input_file_settings());
   }
-  return rope_.size_bytes();
+  return rope_.size_bytes() + local_rope_.size_bytes();
 }
 
 void LlamaModel::compute_embedding(const PackedBatch& batch) {
   const TensorView x_TD = activations_.layers.front().attention.x_TD;
   ops().embedding(batch.input_ids, embedding_VD(), x_TD);
+  if (const float factor = embedding_scale(); factor != 1) ops().scale(x_TD, factor, x_TD);
   show(-1, "embedding", x_TD);
 }
 
@@ -160,7 +180,7 @@ void LlamaModel::compute_layer(int64_t layer) {
   // Before the first layer the embedding is the whole stream.
   const ConstTensorView residual_TD = i == 0 ? TensorView() : activations_.layers[i - 1].mlp.x_TD;
   if (offloaded_) offloaded_->before_forward(layer);
-  decoder_layer_forward(ops(), block_configs_[i], weights_.layers[i], sequences_, residual_TD, saved,
+  decoder_layer_forward(ops(), layer_configs_[i], weights_.layers[i], sequences_, residual_TD, saved,
                         activations_.layer_scratch, y_TD);
   show(layer, "attention", saved.mlp.x_TD);
   show(layer, "mlp", y_TD);
@@ -170,14 +190,14 @@ void LlamaModel::compute_layer(int64_t layer) {
 
 LossSums LlamaModel::compute_loss(const PackedBatch& batch, float label_smoothing,
                                   std::span<LossSums> by_sequence) {
-  return loss_head_forward(ops(), {norm_eps()}, weights_.head, batch.targets, label_smoothing,
+  return loss_head_forward(ops(), head_config(), weights_.head, batch.targets, label_smoothing,
                            activations_.final_x_TD, activations_.loss_scratch, activations_.target_rows,
                            {batch.cu_seqlens, by_sequence});
 }
 
 LossSums LlamaModel::compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
                                   WeightUpdate update) {
-  return loss_head_forward_backward(ops(), {norm_eps()}, weights_.head, grads_.head, update, batch.targets,
+  return loss_head_forward_backward(ops(), head_config(), weights_.head, grads_.head, update, batch.targets,
                                     label_smoothing, grad_scale, activations_.final_x_TD,
                                     activations_.loss_scratch, activations_.target_rows, activations_.dx_TD);
 }
@@ -188,13 +208,13 @@ void LlamaModel::recompute_layer(int64_t layer) {
   // The last layer's outputs are still there.
   const bool is_last = i + 1 == activations_.layers.size();
   const KeptOutputs kept = is_last ? KeptOutputs{true, true, true} : policy_.layers[i];
-  decoder_layer_recompute(ops(), block_configs_[i], weights_.layers[i], sequences_, kept,
+  decoder_layer_recompute(ops(), layer_configs_[i], weights_.layers[i], sequences_, kept,
                           activations_.layers[i], activations_.layer_scratch);
 }
 
 void LlamaModel::compute_layer_backward(int64_t layer, WeightUpdate update) {
   const auto i = static_cast<size_t>(layer);
-  decoder_layer_backward(ops(), block_configs_[i], weights_.layers[i], grads_.layers[i], update, sequences_,
+  decoder_layer_backward(ops(), layer_configs_[i], weights_.layers[i], grads_.layers[i], update, sequences_,
                          activations_.layers[i], activations_.layer_scratch, activations_.dx_TD);
   if (offloaded_) offloaded_->after_backward(layer, activations_.layers[i].attention.x_TD);
 }
@@ -204,7 +224,9 @@ void LlamaModel::compute_embedding_backward(const PackedBatch& batch, Update upd
   // Rows of tokens that do not occur get no gradient.
   if (update == Update::kOverwrite) ops().zero(table_VD);
   const auto padding_id = static_cast<int32_t>(config().pad_token_id.value_or(kNoPaddingId));
-  ops().embedding_backward(batch.input_ids, activations_.dx_TD, padding_id, table_VD);
+  const TensorView dx_TD = activations_.dx_TD;
+  if (const float factor = embedding_scale(); factor != 1) ops().scale(dx_TD, factor, dx_TD);
+  ops().embedding_backward(batch.input_ids, dx_TD, padding_id, table_VD);
 }
 
 void LlamaModel::forward_logits(const PackedBatch& batch, TensorView logits_TV) {
@@ -218,7 +240,10 @@ void LlamaModel::forward_logits(const PackedBatch& batch, TensorView logits_TV) 
   forward_layers();
   const LossHeadScratch& scratch = activations_.loss_scratch;
   open_head_weights();
-  ops().rmsnorm(activations_.final_x_TD, weights_.head.norm_D, norm_eps(), scratch.norm_TD, scratch.rstd_T);
+  const LossHeadConfig head = head_config();
+  norm_forward(ops(), head.norm, activations_.final_x_TD, weights_.head.norm_D, scratch.norm_TD,
+               scratch.rstd_T);
+  if (head.output_scale != 1) ops().scale(scratch.norm_TD, head.output_scale, scratch.norm_TD);
   TESSERA_CHECK(scratch.pieces.columns == config().vocab_size, "{} tokens", batch.num_tokens());
   for (int64_t row = 0; row < batch.num_tokens(); row += scratch.pieces.rows) {
     const int64_t end = std::min(row + scratch.pieces.rows, batch.num_tokens());

@@ -1,4 +1,5 @@
-// The Llama family (Llama, Mistral, Qwen2, Qwen3): a stack of decoder layers on a residual stream.
+// Decoders (formats/huggingface/families): a stack of decoder layers on a residual stream, with the options
+// of ModelConfig.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,10 @@ class LlamaModel final : public TrainableModel {
   ConstTensorView embedding_VD() const {
     return config().tie_word_embeddings ? weights_.head.lm_head_VD.w_NK : weights_.embedding_VD;
   }
-  const AttentionBlockConfig& block_config(size_t layer) const { return block_configs_[layer]; }
+  const LayerConfig& layer_config(size_t layer) const { return layer_configs_[layer]; }
+  // The factor of the embedding in the type of the activations.
+  float embedding_scale() const;
+  LossHeadConfig head_config() const;
   Activations& activations() { return activations_; }
   // The limits if the LM head is cut into the given pieces of logits.
   OpsLimits ops_limits(const ActivationLimits& limits, std::span<const LogitsPieces> logits) const;
@@ -82,13 +86,11 @@ class LlamaModel final : public TrainableModel {
   // The rows of the tables of rotary embeddings that the tokens of a batch take.
   std::span<const int32_t> table_rows(const PackedBatch& batch);
 
-  float norm_eps() const { return block_configs_.front().norm_eps; }
-
-  std::vector<AttentionBlockConfig> block_configs_;  // per layer
+  std::vector<LayerConfig> layer_configs_;
   LlamaWeights weights_;
   LlamaGrads grads_;
   double matrix_elements_ = 0;  // of all layers
-  RopeTableBuffer rope_;
+  RopeTableBuffer rope_, local_rope_;
   std::vector<int32_t> table_rows_;  // of longrope
   ActivationPolicy policy_;
   Activations activations_;

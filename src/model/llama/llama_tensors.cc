@@ -43,6 +43,8 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
   const int64_t D = config.hidden_size, F = config.intermediate_size, V = config.vocab_size;
   const int64_t E = config.head_dim;
   const int64_t HE = config.num_attention_heads * E, GE = config.num_key_value_heads * E;
+  const bool has_norm_before = config.norm_placement != NormPlacement::kAfter;
+  const bool has_norm_after = config.norm_placement != NormPlacement::kBefore;
   const DecoderNames& names = family_info(config.family).names;
   const std::vector<ParameterPart> qkv = stacked(names.qkv, {HE, GE, GE}, D), o = stacked({names.o}, {D}, HE);
   const std::vector<ParameterPart> gate_up = stacked(names.gate_up, {F, F}, D);
@@ -73,25 +75,34 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
     };
     auto& [w, mlp] = weights.layers[static_cast<size_t>(layer)];
     auto& [dw, dmlp] = grads.layers[static_cast<size_t>(layer)];
-    in_layer(Kind::kNorm, w.norm_D, dw.norm_D, {{names.attention_norm + ".weight", {D}}});
+    if (has_norm_before)
+      in_layer(Kind::kNorm, w.norm_D, dw.norm_D, {{names.attention_norm + ".weight", {D}}});
     in_layer(Kind::kMatrix, w.wqkv_QD, dw.wqkv_QD, qkv);
     adapted(w.lora_qkv, dw.lora_qkv);
     if (config.qkv_bias) in_layer(Kind::kBias, w.bqkv_Q, dw.bqkv_Q, biases_of(qkv));
     if (config.qk_norm) {
-      in_layer(Kind::kNorm, w.q_norm_E, dw.q_norm_E, {{names.q_norm + ".weight", {E}}});
-      in_layer(Kind::kNorm, w.k_norm_E, dw.k_norm_E, {{names.k_norm + ".weight", {E}}});
+      const int64_t q_width = config.qk_norm_whole ? HE : E, k_width = config.qk_norm_whole ? GE : E;
+      in_layer(Kind::kNorm, w.q_norm_E, dw.q_norm_E, {{names.q_norm + ".weight", {q_width}}});
+      in_layer(Kind::kNorm, w.k_norm_E, dw.k_norm_E, {{names.k_norm + ".weight", {k_width}}});
     }
     in_layer(Kind::kMatrix, w.wo_DHE, dw.wo_DHE, o);
     adapted(w.lora_o, dw.lora_o);
     if (config.o_bias) in_layer(Kind::kBias, w.bo_D, dw.bo_D, biases_of(o));
 
-    in_layer(Kind::kNorm, mlp.norm_D, dmlp.norm_D, {{names.mlp_norm + ".weight", {D}}});
+    if (has_norm_after)
+      in_layer(Kind::kNorm, w.output_norm_D, dw.output_norm_D,
+               {{names.attention_output_norm + ".weight", {D}}});
+
+    if (has_norm_before) in_layer(Kind::kNorm, mlp.norm_D, dmlp.norm_D, {{names.mlp_norm + ".weight", {D}}});
     in_layer(Kind::kMatrix, mlp.w1_F2D, dmlp.w1_F2D, gate_up);
     adapted(mlp.lora_1, dmlp.lora_1);
     if (config.mlp_bias) in_layer(Kind::kBias, mlp.b1_F2, dmlp.b1_F2, biases_of(gate_up));
     in_layer(Kind::kMatrix, mlp.w2_DF, dmlp.w2_DF, down);
     adapted(mlp.lora_2, dmlp.lora_2);
     if (config.mlp_bias) in_layer(Kind::kBias, mlp.b2_D, dmlp.b2_D, biases_of(down));
+    if (has_norm_after)
+      in_layer(Kind::kNorm, mlp.output_norm_D, dmlp.output_norm_D,
+               {{names.mlp_output_norm + ".weight", {D}}});
   }
 
   const int64_t last = config.num_hidden_layers + 1;

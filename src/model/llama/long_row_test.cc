@@ -54,7 +54,7 @@ TEST(MlpChunks, LeaveTheBitsAsTheyAre) {
 
   OwnTensor norm_w(DType::kBF16, {D}), w1(DType::kBF16, {2 * F, D}), w2(DType::kBF16, {D, F});
   const MlpWeights weights = {
-      norm_w.fill(1).view, {w1.fill(2).view, {}}, {}, {w2.fill(3).view, {}}, {}, {}, {}};
+      norm_w.fill(1).view, {w1.fill(2).view, {}}, {}, {w2.fill(3).view, {}}, {}, {}, {}, {}};
   OwnTensor x(DType::kBF16, {T, D}), dx(DType::kBF16, {T, D}), y(DType::kBF16, {T, D});
   OwnTensor dnorm_w(DType::kF32, {D}), dw1(DType::kF32, {2 * F, D}), dw2(DType::kF32, {D, F});
   x.fill(4);
@@ -86,11 +86,11 @@ TEST(MlpChunks, LeaveTheBitsAsTheyAre) {
     OwnTensor memory(DType::kU8, {measured.high_water_bytes()});
     Arena arena(memory.memory);
     const MlpScratch scratch = allocate_mlp_scratch(arena, config, DType::kBF16, T, !keeps_gate_up);
-    const MlpSaved saved = {x.view, keeps_gate_up ? gate_up.view : TensorView()};
+    const MlpSaved saved = {x.view, keeps_gate_up ? gate_up.view : TensorView(), {}, {}};
     double squares = 0;
     dx.fill(5);
     mlp_block_forward(*ops, {kEps}, weights, /*residual_TD=*/{}, saved, scratch, y.view);
-    mlp_block_backward(*ops, {kEps}, weights, {dnorm_w.view, dw1.view, {}, dw2.view, {}, {}, {}},
+    mlp_block_backward(*ops, {kEps}, weights, {dnorm_w.view, dw1.view, {}, dw2.view, {}, {}, {}, {}},
                        {Update::kOverwrite, &squares}, saved, scratch, dx.view);
     EXPECT_TRUE(y == whole_y);
     EXPECT_TRUE(dx == whole_dx);

@@ -8,6 +8,7 @@ FamilyInfo mistral_family() {
           .layer_class = "MistralDecoderLayer",
           .other_classes = {"MistralForCausalLM", "MistralModel", "MistralAttention", "MistralMLP",
                             "MistralRMSNorm", "Embedding", "Linear"},
+          .text_of = {"mistral3"},
           .num_key_value_heads = 8,
           .max_position_embeddings = 131072,
           .window_layers = WindowLayers::kAll,
