@@ -79,6 +79,25 @@ TEST(Layering, NoModuleReachesItself) {
   }
 }
 
+// A resolved RunSpec is const; whoever can name the type of its fields while they are read could copy and
+// change it.
+TEST(Layering, OnlySettingsAndCommandsChangeSettings) {
+  const std::regex changeable(R"(\bRunSettings\b|\bauto \w+ = (\w+[.>-]+)?(spec|asked)_?;)");
+  int64_t num_found = 0;
+  for (const fs::path& path : source_files()) {
+    const fs::path relative = path.lexically_relative(kSource / "src");
+    const std::string room = *relative.begin();
+    const std::string stem = path.stem();
+    if (room == ".." || stem.ends_with("_test") || stem.ends_with("_fuzz")) continue;
+    const std::string text = read_source(path);
+    if (!std::regex_search(text, changeable)) continue;
+    ++num_found;
+    EXPECT_TRUE(room == "settings" || room == "cli" || room == "bench")
+        << relative << " changes settings: a RunSpec that differs comes from settings/spec_variants.h";
+  }
+  EXPECT_GT(num_found, 5) << "the test looked for the wrong type";
+}
+
 struct Include {
   fs::path from;    // below src/
   fs::path target;  // below src/

@@ -41,7 +41,7 @@ class CardForecastTest : public testing::Test {
   }
 
   FlagTable table_;
-  RunSpec spec_;
+  RunSettings spec_;
   ModelConfig config_;
   ClusterShape cluster_;
 };

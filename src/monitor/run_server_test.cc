@@ -40,7 +40,7 @@ class RunServerTest : public testing::Test {
   }
 
   TestFolder folder_;
-  RunSpec spec_;
+  RunSettings spec_;
 };
 
 TEST_F(RunServerTest, NothingIsServedUnlessAskedFor) {

@@ -27,6 +27,7 @@ struct RunPlan {
   int64_t num_tokens = 0;  // of one epoch
   int64_t eval_rows = 0;
   int64_t step_rows = 0;         // of all ranks
+  int64_t micro_batches = 1;     // of a rank in a step
   int64_t micro_batch_rows = 0;  // at most
   int64_t steps_per_epoch = 0;
   int64_t max_steps = 0;

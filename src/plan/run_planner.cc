@@ -86,6 +86,7 @@ RunPlanner::RunPlanner(const RunSpec& spec, const TrainableModel& model, const B
     : spec_(spec),
       model_(model),
       data_(std::move(data)),
+      micro_batches_(micro_batches_of_rank(batch)),
       micro_batch_rows_(tessera::micro_batch_rows(batch)) {
   check_encoder(spec, model.config(), data_);
   check_state_blocks(spec.optimizer, model.layout());
@@ -93,14 +94,14 @@ RunPlanner::RunPlanner(const RunSpec& spec, const TrainableModel& model, const B
   const std::string refusal = context_heads_refusal(heads, spec.sharding.context_parallel_size);
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
   max_pass_tokens_ = data_.largest_pass(1);
-  if (spec.placement.merge_micro_batches == AutoChoice::kNever || spec.batch.accumulation_steps == 1) return;
+  if (spec.placement.merge_micro_batches == AutoChoice::kNever || micro_batches_ == 1) return;
   if (spec.placement.merge_micro_batches == AutoChoice::kAlways) {
-    micro_batches_per_pass_ = spec.batch.accumulation_steps;
+    micro_batches_per_pass_ = micro_batches_;
   } else {
     const ActivationLimits micro_batch =
         limits_for(micro_batch_rows_, kUncut, spec.placement.gradient_checkpointing);
-    micro_batches_per_pass_ = tessera::micro_batches_per_pass(
-        model, micro_batch, spec.batch.accumulation_steps, state_tensors_of(spec.optimizer));
+    micro_batches_per_pass_ =
+        tessera::micro_batches_per_pass(model, micro_batch, micro_batches_, state_tensors_of(spec.optimizer));
   }
   max_pass_tokens_ = data_.largest_pass(micro_batches_per_pass_);
 }
@@ -154,8 +155,7 @@ MemoryRequest RunPlanner::make_request(const MachineResources& machine) const {
   request.connections = static_cast<int>(spec_.network.connections);
   request.fabric = spec_.network.fabric;
   request.peer_snapshots = spec_.saving.peer_snapshot_steps > 0;
-  request.zero = zero_settings_of(spec_, model_.config(),
-                                  divide_up(spec_.batch.accumulation_steps, micro_batches_per_pass_));
+  request.zero = zero_settings_of(spec_, model_.config(), divide_up(micro_batches_, micro_batches_per_pass_));
   const bool on_host = !model_.device().own_memory();  // where everything is, whatever the flags say
   request.zero.optimizer_on_host = request.zero.optimizer_on_host && !on_host;
   request.zero.parameters_on_host = request.zero.parameters_on_host && !on_host;
@@ -318,6 +318,7 @@ RunPlan plan_run(const PlanInputs& inputs, RunPlan known) {
 void plan_steps(const BatchSpec& batch, const ScheduleSpec& schedule, const BatchPlanOptions& options,
                 const BatchPlan& batches, RunPlan* plan) {
   plan->step_rows = global_batch_rows(options);
+  plan->micro_batches = micro_batches_of_rank(options);
   plan->micro_batch_rows = micro_batch_rows(options);
   plan->steps_per_epoch = batches.steps_per_epoch();
   plan->max_steps = batch.max_steps > 0 ? batch.max_steps : batches.steps_for_epochs(batch.num_epochs);

@@ -92,12 +92,13 @@ class RunPlanner {
   const RunSpec& spec_;
   const TrainableModel& model_;
   RowLengths data_;
+  int64_t micro_batches_;  // of a rank in a step
   int64_t micro_batch_rows_;
   int64_t micro_batches_per_pass_ = 1;
   int64_t max_pass_tokens_ = 0;
 };
 
-// Fills step_rows, micro_batch_rows, steps_per_epoch, max_steps and num_warmup_steps.
+// Fills step_rows, micro_batches, micro_batch_rows, steps_per_epoch, max_steps and num_warmup_steps.
 void plan_steps(const BatchSpec& batch, const ScheduleSpec& schedule, const BatchPlanOptions& options,
                 const BatchPlan& batches, RunPlan* plan);
 

@@ -75,7 +75,7 @@ struct RandomRun {
   ModelConfig config = tiny_config();
   MachineResources machine;
   RowLengths data;
-  RunSpec spec;
+  RunSettings spec;
   std::unique_ptr<PlannedModel> model;
 };
 

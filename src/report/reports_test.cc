@@ -193,7 +193,7 @@ std::vector<int64_t> due_steps(const RunSpec& spec, int64_t steps_per_epoch, int
 using Steps = std::vector<int64_t>;
 
 TEST(ActionSchedule, LogsByStepsEpochsAndTheFirstStep) {
-  RunSpec spec;
+  RunSettings spec;
   spec.reporting.logging_steps = 3;
   EXPECT_EQ(due_steps(spec, 4, 10, &StepActions::log), (Steps{3, 6, 9}));
   spec.reporting.logging_first_step = true;
@@ -208,7 +208,7 @@ TEST(ActionSchedule, LogsByStepsEpochsAndTheFirstStep) {
 }
 
 TEST(ActionSchedule, SavesAtTheLastStepToo) {
-  RunSpec spec;
+  RunSettings spec;
   spec.saving.steps = 4;
   EXPECT_EQ(due_steps(spec, 4, 10, &StepActions::save), (Steps{4, 8, 10}));
   spec.saving.strategy = SaveStrategy::kEpoch;
@@ -218,7 +218,7 @@ TEST(ActionSchedule, SavesAtTheLastStepToo) {
 }
 
 TEST(ActionSchedule, EvaluatesAfterTheDelay) {
-  RunSpec spec;
+  RunSettings spec;
   spec.evaluation.strategy = IntervalStrategy::kSteps;
   spec.evaluation.steps = 2;
   EXPECT_EQ(due_steps(spec, 4, 9, &StepActions::evaluate), (Steps{2, 4, 6, 8, 9}));  // the last step, too
@@ -230,7 +230,7 @@ TEST(ActionSchedule, EvaluatesAfterTheDelay) {
 }
 
 TEST(ActionSchedule, CountsTheCheckpointsToCome) {
-  RunSpec spec;
+  RunSettings spec;
   for (const char* strategy : {"no", "steps", "epoch"}) {
     for (const double save_steps : {1.0, 3.0, 0.25, 100.0}) {
       spec.saving.strategy = from_word(strategy);

@@ -38,7 +38,7 @@ class ConfigFileTest : public testing::Test {
     return "";
   }
 
-  RunSpec spec_;
+  RunSettings spec_;
   FlagTable table_;
 };
 
@@ -46,7 +46,7 @@ TEST_F(ConfigFileTest, ReportToIsATextOrAListAndDropsForeignServices) {
   using Names = std::vector<std::string>;
   // Returns report_to and what was warned of.
   const auto reports = [](ConfigSyntax syntax, std::string_view text, const Names& flag = {}) {
-    RunSpec spec;
+    RunSettings spec;
     FlagTable table;
     declare_training_flags(&table, &spec);
     if (!flag.empty()) table.set(*table.find("report_to"), flag, "command line");
@@ -241,7 +241,7 @@ weight_decay: 0.0
 fsdp:
 fsdp_config:
 )";
-  RunSpec spec;
+  RunSettings spec;
   FlagTable table;
   declare_training_flags(&table, &spec);
   apply_config_text(kAxolotl, ConfigSyntax::kYaml, "axolotl.yaml", &table);
@@ -348,7 +348,7 @@ TEST_F(ConfigFileTest, TheRecordOfARunSetsWhatTheRunSet) {
   spec_.schedule.learning_rate = 1e-3;
   spec_.sources.config = "run.yaml";
   const std::string record = training_arguments_json(spec_);
-  RunSpec spec;
+  RunSettings spec;
   FlagTable table;
   declare_training_flags(&table, &spec);
   apply_config_text(record, ConfigSyntax::kJson, "out/training_args.json", &table);

@@ -180,7 +180,7 @@ int64_t DataSpec::row_limit(const ModelConfig& config) const {
   return is_text ? default_row_limit(config.max_position_embeddings) : config.max_position_embeddings;
 }
 
-BatchPlanOptions RunSpec::batch_options(int64_t world_size) const {
+BatchPlanOptions RunSettings::batch_options(int64_t world_size) const {
   BatchPlanOptions options;
   options.num_rows = 0;
   options.micro_batch_size = batch.rows_per_device;

@@ -61,7 +61,7 @@ TEST_F(LoraArguments, TheOrderOfPatternsIsThatOfTheFile) {
   const char* json = R"({"alpha_pattern": {"q_proj": 4, "layers.1.self_attn.q_proj": 64}})";
   const char* yaml = "alpha_pattern:\n  q_proj: 4\n  layers.1.self_attn.q_proj: 64\n";
   for (const ConfigSyntax syntax : {ConfigSyntax::kJson, ConfigSyntax::kYaml}) {
-    RunSpec spec;
+    RunSettings spec;
     FlagTable table;
     declare_training_flags(&table, &spec);
     spec.lora.finetuning_type = FinetuningType::kLora;

@@ -35,7 +35,7 @@ void check_saves_at_evaluations(const EvaluationSpec& evaluation, const SavingSp
 }  // namespace
 
 // Runs after a DeepSpeed file has set the accumulation or left it open.
-void resolve_batch(const FlagTable& table, int64_t num_ranks, RunSpec* spec) {
+void resolve_batch(const FlagTable& table, int64_t num_ranks, RunSettings* spec) {
   if (!spec->batch.global_rows) return;
   const int64_t accumulation =
       accumulation_of_global_batch(*spec->batch.global_rows, spec->batch.rows_per_device, num_ranks);
@@ -50,7 +50,7 @@ void resolve_batch(const FlagTable& table, int64_t num_ranks, RunSpec* spec) {
   spec->batch.accumulation_steps = accumulation;
 }
 
-void resolve_data_order(const FlagTable& table, RunSpec* spec) {
+void resolve_data_order(const FlagTable& table, RunSettings* spec) {
   const bool random = spec->data.sampling_strategy != SamplingStrategy::kSequential;
   const bool is_grouped = spec->data.sampling_strategy == SamplingStrategy::kGroupByLength;
   if (table.is_set("train_sampling_strategy") || is_grouped) {
@@ -82,7 +82,7 @@ void resolve_data_order(const FlagTable& table, RunSpec* spec) {
 }
 
 // A form with settings of its own and without their text was not set by a flag.
-void resolve_schedule(RunSpec* spec) {
+void resolve_schedule(RunSettings* spec) {
   ScheduleSpec& schedule = spec->schedule;
   const ScheduleType type = schedule_type(schedule.form);
   const std::string& keywords = spec->sources.json_texts["lr_scheduler_kwargs"];
@@ -141,7 +141,7 @@ void check_streaming(const DataSpec& data, const BatchSpec& batch) {
   }
 }
 
-void resolve_evaluation(RunSpec* spec) {
+void resolve_evaluation(RunSettings* spec) {
   const RunSpec& given = *spec;
   const bool splits = given.data.validation_split_percentage > 0;
   if (splits && !given.data.eval_dataset.empty())
@@ -169,7 +169,7 @@ void resolve_evaluation(RunSpec* spec) {
   }
 }
 
-void resolve_best_model(const FlagTable& table, RunSpec* spec) {
+void resolve_best_model(const FlagTable& table, RunSettings* spec) {
   std::string& metric = spec->evaluation.metric;
   const bool stops_early = spec->evaluation.early_stopping_patience.has_value();
   if (metric.empty() && (spec->evaluation.load_best_model || spec->schedule.needs_evaluations())) {

@@ -44,7 +44,7 @@ void check_checkpointing(const FlagTable& table, const PlacementSpec& placement)
 
 // Gradients of a group are gone once it is updated: several passes cannot add to them, nor can what is known
 // only after the step prevent the update.
-void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, RunSpec* spec) {
+void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, RunSettings* spec) {
   if (!spec->placement.optimizer_in_backward) {
     if (spec->clipping.mode != ClipMode::kGlobal) {
       fail(ExitCode::kBadConfig, "clip_mode {} needs optimizer_in_backward: otherwise clipping is global",
@@ -84,7 +84,7 @@ void resolve_optimizer_in_backward(const FlagTable& table, int64_t world_size, R
   }
 }
 
-void resolve_offload(const FlagTable& table, int64_t world_size, RunSpec* spec) {
+void resolve_offload(const FlagTable& table, int64_t world_size, RunSettings* spec) {
   if (spec->placement.transfers.block_bytes % kDirectAlignment != 0) {
     fail(ExitCode::kBadConfig, "aio_block_size: expected a multiple of {}, found {}", kDirectAlignment,
          spec->placement.transfers.block_bytes);

@@ -35,7 +35,7 @@ std::string stage_text(const RunSpec& spec) {
 }
 
 // Settings for sharing work among ranks. None has an effect on a single rank.
-void resolve_ranks(const FlagTable& table, int64_t world_size, RunSpec* spec) {
+void resolve_ranks(const FlagTable& table, int64_t world_size, RunSettings* spec) {
   constexpr int64_t kDefaultStage = 2;
   if (!spec->sharding.stage) spec->sharding.stage = world_size > 1 ? kDefaultStage : 0;
   if (spec->sharding.gather_schedule == GatherChoice::kPerLayer && *spec->sharding.stage != 3) {

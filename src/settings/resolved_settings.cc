@@ -52,7 +52,7 @@ json value_of(const Flag& flag) {
 }  // namespace
 
 json setting_values(const RunSpec& spec) {
-  RunSpec copy = spec;
+  RunSettings copy = spec;
   FlagTable table;
   declare_training_flags(&table, &copy);
   json values = json::object();

@@ -117,7 +117,7 @@ TEST_F(ResolvedSettingsTest, ReadingLeavesWhatWasGivenAsItIs) {
 }
 
 TEST_F(ResolvedSettingsTest, AResumedRunKeepsWhatChangesItsNumbersUnlessGivenAnew) {
-  RunSpec first;
+  RunSettings first;
   first.optimizer.form = OptimizerForm::kAdamW8Bit;
   first.clipping.mode = ClipMode::kLayer;
   first.base.load_in_4bit = true;
@@ -126,7 +126,7 @@ TEST_F(ResolvedSettingsTest, AResumedRunKeepsWhatChangesItsNumbersUnlessGivenAne
   give("clip_mode", "previous");
   give("optimizer_in_backward", "true");
   spec_ = read_run_spec(table_, spec_, 1);
-  RunSpec spec = continued(spec_, then, "runs/a");
+  RunSettings spec = continued(spec_, then, "runs/a");
   EXPECT_EQ(spec.optimizer.form, OptimizerForm::kAdamW8Bit);
   EXPECT_EQ(spec.sources.given.at("optim").where, "runs/a");
   EXPECT_EQ(spec.clipping.mode, ClipMode::kPrevious);

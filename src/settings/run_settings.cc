@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-void apply_resume_variable(const Environment& environment, FlagTable* table, RunSpec* spec) {
+void apply_resume_variable(const Environment& environment, FlagTable* table, RunSettings* spec) {
   const std::string value = environment(kResumeVariable).value_or("");
   if (value.empty()) return;
   if (value != "auto") {
@@ -36,7 +36,7 @@ void apply_resume_variable(const Environment& environment, FlagTable* table, Run
   }
 }
 
-void read_launch_variables(const Environment& environment, RunSpec* spec) {
+void read_launch_variables(const Environment& environment, RunSettings* spec) {
   spec->launch.id = environment(kLaunchIdVariable).value_or("");
   spec->launch.is_restart = !environment(kResumeVariable).value_or("").empty();
   const std::string grace = environment(kTerminationGraceVariable).value_or("");
@@ -65,17 +65,6 @@ void note_sources(const FlagTable& table, SettingSources* sources) {
     sources->given.try_emplace("gradient_checkpointing", off->second);
 }
 
-// Settings that change the numbers of a run. The settings of one group belong together.
-const std::vector<std::vector<const char*>> kKeptOnResume = {
-    {"optim"},
-    {"clip_mode"},
-    {"quantization_bit", "load_in_8bit", "load_in_4bit", "bnb_4bit_use_double_quant"}};
-
-// The form that a flag takes.
-std::string value_text(const json& setting) {
-  return setting.is_null() ? "none" : setting.is_string() ? setting.get<std::string>() : setting.dump();
-}
-
 }  // namespace
 
 ResumeSpec parse_resume(const std::string& text) {
@@ -95,20 +84,20 @@ std::string resume_text(const ResumeSpec& resume) {
                                        : resume.folder;
 }
 
-void read_setting_files(FlagTable* table, RunSpec* spec) {
+void read_setting_files(FlagTable* table, RunSettings* spec) {
   if (!spec->sources.config.empty()) apply_config_file(spec->sources.config, table);
   apply_script_arguments(table, spec);
   apply_fsdp(table, spec);
 }
 
-void read_environment(const Environment& environment, FlagTable* table, RunSpec* spec) {
+void read_environment(const Environment& environment, FlagTable* table, RunSettings* spec) {
   apply_resume_variable(environment, table, spec);
   read_launch_variables(environment, spec);
 }
 
 RunSpec read_run_spec(const FlagTable& table, const RunSpec& given, int64_t world_size) {
   TESSERA_CHECK(world_size >= 1, "world_size={}", world_size);
-  RunSpec spec = given;
+  RunSettings spec = given;
   if (!spec.sources.deepspeed.empty()) {
     apply_deepspeed(read_deepspeed(spec.sources.deepspeed), table, world_size, &spec);
   } else {
@@ -145,26 +134,9 @@ RunSpec read_run_spec(const FlagTable& table, const RunSpec& given, int64_t worl
   return spec;
 }
 
-void resolve_placement(const FlagTable& table, int64_t world_size, RunSpec* spec) {
+void resolve_placement(const FlagTable& table, int64_t world_size, RunSettings* spec) {
   resolve_optimizer_in_backward(table, world_size, spec);
   resolve_offload(table, world_size, spec);
-}
-
-RunSpec continued(const RunSpec& spec, const json& then, const std::string& origin) {
-  RunSpec out = spec;
-  FlagTable table;
-  declare_training_flags(&table, &out);
-  for (const std::vector<const char*>& group : kKeptOnResume) {
-    if (std::ranges::any_of(group, [&](const char* name) { return spec.sources.given.contains(name); }))
-      continue;
-    for (const char* name : group) {
-      const auto value = then.find(name);
-      if (value == then.end()) continue;
-      table.set(*table.find(name), {value_text(*value)}, origin);
-      out.sources.given[name] = {SettingOrigin::kCheckpoint, origin};
-    }
-  }
-  return out;
 }
 
 json training_arguments(const RunSpec& spec) {

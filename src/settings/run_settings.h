@@ -18,31 +18,23 @@ namespace tessera {
 
 // Declares every flag of `tessera train` in `table`, bound to `spec`, which must outlive it: the honoured
 // ones, and the known ones that are ignored or refused.
-void declare_training_flags(FlagTable* table, RunSpec* spec);
+void declare_training_flags(FlagTable* table, RunSettings* spec);
 
 inline constexpr const char* kCommandLineOrigin = "command line";  // of flags that were given there
 
 // The files that flags name: the configuration file, and what the arguments of TRL's scripts stand for.
-void read_setting_files(FlagTable* table, RunSpec* spec);
+void read_setting_files(FlagTable* table, RunSettings* spec);
 
 // Variables that `tessera launch` sets for its ranks. Ranks that it restarts resume from the last checkpoint:
 // TESSERA_RESUME=auto sets resume_from_checkpoint unless something else has. Error(kBadConfig) for any other
 // value.
-void read_environment(const Environment& environment, FlagTable* table, RunSpec* spec);
+void read_environment(const Environment& environment, FlagTable* table, RunSettings* spec);
 
 // The settings of a run on `world_size` ranks. `given` holds the values of the flags of `table`, which knows
 // the ones that were set; added are the settings of the DeepSpeed file, whose batch sizes are for these
 // ranks, and those that follow from other settings (dtype from bf16, eval_steps from logging_steps, ...).
 // Error(kBadConfig) for settings that contradict each other.
 RunSpec read_run_spec(const FlagTable& table, const RunSpec& given, int64_t world_size);
-
-// Completes, once more, what says where the state is and when it is updated (forecast/fit changes it).
-void resolve_placement(const FlagTable& table, int64_t world_size, RunSpec* spec);
-
-// `spec` with the settings that change the numbers of a run (the optimizer, how gradients are clipped, the
-// form of the weights beside adapters) taken from `then`, the training_args.json of the run that is resumed.
-// Settings given anew stay, with all that belongs to them. `origin` says where `then` is from.
-RunSpec continued(const RunSpec& spec, const nlohmann::json& then, const std::string& origin);
 
 // The honoured settings by name, and the text of training_args.json: sorted, indent 2, trailing newline.
 nlohmann::json training_arguments(const RunSpec& spec);

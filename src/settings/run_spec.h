@@ -1,6 +1,7 @@
 // The settings of a run: one structure for each part of the program that carries it out. The defaults are
-// those of Hugging Face's Trainer 5. settings/ declares the flag of every field and fills them in; below it
-// nothing changes a setting or knows how it is spelled. docs/flags.md describes every field.
+// those of Hugging Face's Trainer 5. settings/ declares the flag of every field and fills in RunSettings;
+// once they are resolved they are a RunSpec, which nothing changes, and nothing below settings/ knows how a
+// setting is spelled. docs/flags.md describes every field.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +57,7 @@ struct DataSpec : DataArguments {
   bool shuffle = true;
   SamplingStrategy sampling_strategy = SamplingStrategy::kRandom;
   bool drop_last = false;
-  std::optional<int64_t> seed;  // of the order; unset = RunSpec::seed
+  std::optional<int64_t> seed;  // of the order; unset = RunSettings::seed
   std::string cache_dir;
 
   // The form of the rows trained on, and of those for evaluation.
@@ -314,7 +315,9 @@ struct SettingSources {
   std::map<std::string, SettingSource, std::less<>> given;
 };
 
-struct RunSpec {
+// The settings while they are being read: flags, files and defaults write to its fields. Only settings/ and
+// the commands that read flags may name this type (tests/layering_test.cc).
+struct RunSettings {
   ModelSource model;
   DataSpec data;
   BatchSpec batch;
@@ -353,5 +356,9 @@ struct RunSpec {
   // Everything except the number of rows. `world_size` counts ranks or teams with rows of their own.
   BatchPlanOptions batch_options(int64_t world_size) const;
 };
+
+// The settings of a run, completed by read_run_spec(). A run that differs, because --fit, a search or a
+// checkpoint decided so, has another RunSpec (spec_variants.h).
+using RunSpec = const RunSettings;
 
 }  // namespace tessera

@@ -19,7 +19,7 @@
 namespace tessera {
 namespace {
 
-void declare_model_and_data(FlagTable* table, RunSpec* spec) {
+void declare_model_and_data(FlagTable* table, RunSettings* spec) {
   table->begin_section("Model and data");
   add_field(table, "model", &spec->model.folder).required = true;
   add_field(table, "tokenizer", &spec->model.tokenizer);
@@ -52,7 +52,7 @@ void declare_model_and_data(FlagTable* table, RunSpec* spec) {
   add_field(table, "ds_compat", &spec->sources.ds_compat, deepspeed_releases());
 }
 
-void declare_batch(FlagTable* table, RunSpec* spec) {
+void declare_batch(FlagTable* table, RunSettings* spec) {
   table->begin_section("Batch and length of the run");
   BatchSpec& batch = spec->batch;
   add_field(table, "per_device_train_batch_size", &batch.rows_per_device);
@@ -115,7 +115,7 @@ void add_json_field(FlagTable* table, const std::string& name, SettingSources* s
   run_fields().complete(table->add_parsed(name, set, get, run_fields().help_of(name)));
 }
 
-void declare_optimizer(FlagTable* table, RunSpec* spec) {
+void declare_optimizer(FlagTable* table, RunSettings* spec) {
   table->begin_section("Optimizer");
   OptimizerSpec& optimizer = spec->optimizer;
   declare_optim(table, &optimizer);
@@ -145,7 +145,7 @@ void declare_optimizer(FlagTable* table, RunSpec* spec) {
   add_field(table, "data_seed", &spec->data.seed);
 }
 
-void declare_adapters(FlagTable* table, RunSpec* spec) {
+void declare_adapters(FlagTable* table, RunSettings* spec) {
   table->begin_section("LoRA");
   LoraSpec& lora = spec->lora;
   respell(add_field(table, "finetuning_type", &lora.finetuning_type), {{"lora", "lora"}});  // LORA in PEFT
@@ -169,7 +169,7 @@ void declare_adapters(FlagTable* table, RunSpec* spec) {
   add_field(table, "bnb_4bit_use_double_quant", &spec->base.double_quant);
 }
 
-void declare_precision(FlagTable* table, RunSpec* spec) {
+void declare_precision(FlagTable* table, RunSettings* spec) {
   table->begin_section("Precision and machine");
   PrecisionSpec& precision = spec->precision;
   Flag& dtype = add_field(table, "dtype", &precision.dtype, kTrainingDTypeWords);
@@ -203,7 +203,7 @@ void declare_placement(FlagTable* table, PlacementSpec* placement) {
   run_fields().add_size(table, "fit_disk", &placement->fit_disk_bytes, "80GB");
 }
 
-void declare_ranks(FlagTable* table, RunSpec* spec) {
+void declare_ranks(FlagTable* table, RunSettings* spec) {
   table->begin_section("Several ranks");
   ShardingSpec& sharding = spec->sharding;
   add_field(table, "zero_stage", &sharding.stage);
@@ -229,7 +229,7 @@ void declare_ranks(FlagTable* table, RunSpec* spec) {
   add_field(table, "interface", &spec->network.interface);
 }
 
-void declare_evaluation(FlagTable* table, RunSpec* spec) {
+void declare_evaluation(FlagTable* table, RunSettings* spec) {
   table->begin_section("Logging and evaluation");
   ReportingSpec& reporting = spec->reporting;
   add_field(table, "logging_strategy", &reporting.logging_strategy);
@@ -286,7 +286,7 @@ void declare_reports(FlagTable* table, ReportingSpec* reporting) {
   add_field(table, "health_timeout", &reporting->health_timeout_s);
 }
 
-void declare_saving(FlagTable* table, RunSpec* spec) {
+void declare_saving(FlagTable* table, RunSettings* spec) {
   table->begin_section("Output");
   Flag& output = add_field(table, "output_dir", &spec->output_dir);
   output.set = [set = output.set, &path = spec->output_dir](const std::vector<std::string>& values) {
@@ -314,7 +314,7 @@ void declare_saving(FlagTable* table, RunSpec* spec) {
 
 }  // namespace
 
-void declare_training_flags(FlagTable* table, RunSpec* spec) {
+void declare_training_flags(FlagTable* table, RunSettings* spec) {
   declare_model_and_data(table, spec);
   declare_batch(table, spec);
   declare_optimizer(table, spec);

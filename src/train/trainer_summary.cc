@@ -59,8 +59,7 @@ void Trainer::add_times(TrainSummary* summary) const {
   inputs.num_nodes = world().num_nodes;
   inputs.world_size = world().world_size;
   const int64_t num_passes =
-      divide_up(setup_.spec.batch.accumulation_steps, setup_.plan.micro_batches_per_pass) *
-      world().world_size;
+      divide_up(setup_.plan.micro_batches, setup_.plan.micro_batches_per_pass) * world().world_size;
   if (totals_.num_steps() > 0) inputs.pass_tokens = totals_.num_tokens() / totals_.num_steps() / num_passes;
   inputs.gradient_checkpointing =
       setup_.spec.placement.gradient_checkpointing && setup_.plan.limits.num_kept_outputs == 0;

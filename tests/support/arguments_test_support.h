@@ -45,7 +45,7 @@ class ArgumentsTest : public testing::Test {
     return "";
   }
 
-  RunSpec spec_;
+  RunSettings spec_;
   FlagTable table_;
 };
 

@@ -27,7 +27,7 @@ class ForecastTest : public testing::Test {
   RunForecast forecast() { return forecast_run(spec_, config_, cluster_, 1); }
 
   FlagTable table_;
-  RunSpec spec_;
+  RunSettings spec_;
   ModelConfig config_;
   ClusterShape cluster_;
 };

@@ -15,8 +15,8 @@ namespace tessera {
 
 class ForeignDatasetsTest : public ::testing::Test {
  protected:
-  RunSpec apply(const std::string& yaml) const {
-    RunSpec spec;
+  RunSettings apply(const std::string& yaml) const {
+    RunSettings spec;
     FlagTable table;
     declare_training_flags(&table, &spec);
     apply_config_text(yaml, ConfigSyntax::kYaml, "run.yaml", &table);

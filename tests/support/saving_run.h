@@ -59,7 +59,7 @@ class SavingRun {
   std::shared_ptr<TinyRun> tiny_;
 
  public:
-  RunSpec spec;
+  RunSettings spec;
   Ranks ranks;
 };
 

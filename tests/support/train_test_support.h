@@ -87,7 +87,7 @@ class TinyRun {
   // Trains with two threads until the run dies after this step.
   void train_and_die_after(int64_t step) const;
 
-  RunSpec spec;
+  RunSettings spec;
 
  private:
   TestFolder folder_;

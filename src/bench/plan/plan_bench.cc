@@ -69,7 +69,7 @@ struct Planned {
 };
 
 Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
-  RunSpec spec;
+  RunSettings spec;
   FlagTable table;
   declare_training_flags(&table, &spec);
   for (const auto& [name, value] : settings_of(run)) table.set(*table.find(name), {value}, "benchmark");

@@ -53,7 +53,7 @@ class DeployConvertCommand : public DeployCommand {
   }
 
  private:
-  RunSpec given_;
+  RunSettings given_;
   size_t num_training_flags_ = 0;
   std::vector<const Flag*> given_flags_;  // of these
   std::string job_;

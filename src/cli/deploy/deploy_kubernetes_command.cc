@@ -63,23 +63,24 @@ class DeployKubernetesCommand : public DeployCommand {
     check_fabric(given_.network, job.pod.image, table->is_set("image"), job_.num_efa);
     if (given_.data.dataset.empty())
       fail(ExitCode::kUsage, "--dataset is missing: a job needs rows to train on");
-    JobRun run;
-    run.config = model_config();
+    const ModelConfig config = model_config();
     JobNodes nodes = nodes_;
     nodes.on_card = is_on_card();
-    run.instance = node_type(nodes, plan_catalogue(catalogue_));
-    place_job(nodes, run.instance, &job);
+    const Instance instance = node_type(nodes, plan_catalogue(catalogue_));
+    place_job(nodes, instance, &job);
     const int64_t world_size = int64_t{job.num_nodes} * job.local_world_size;
     if (is_on_card()) check_device(given_, world_size);
+    JobRun run(read_run_spec(*table, given_, world_size));
+    run.config = config;
+    run.instance = instance;
     run.options = asked_options(given_.sharding, given_.placement, table->is_set("gradient_checkpointing"));
-    run.spec = read_run_spec(*table, given_, world_size);
     if (!run.spec.sources.deepspeed.empty()) check_offload(run.spec.placement);
     check_monitors(run.spec.reporting);
     run.storage_mb_per_s = storage_mb_per_s_;
     run.may_be_spot = job.capacity == "any" || job.capacity == "spot";
     if (table->is_set("grace_period_s")) run.grace_period_s = given_.grace_period_s;
     run.given_flags = given_flags_;
-    complete_job(std::move(run), &job);
+    complete_job(run, &job);
     write_manifests(job_documents(templates(), job, random_token()));
   }
 
@@ -176,7 +177,7 @@ class DeployKubernetesCommand : public DeployCommand {
   }
 
   JobSettings job_;  // what flags say of it
-  RunSpec given_;
+  RunSettings given_;
   size_t num_training_flags_ = 0;
   std::vector<const Flag*> given_flags_;  // of these
   std::string model_config_;

@@ -51,8 +51,9 @@ class PlanCommand : public PlanningCommand {
 
   void show_machine(const FlagTable& table, const ModelConfig& config) {
     const int64_t world_size = request_.world_size();
-    RunSpec spec = read_run_spec(table, request_.given, world_size);
-    if (request_.is_on_device()) spec.reporting.measure_peak = false;  // the processor's
+    RunSettings given = request_.given;
+    if (request_.is_on_device()) given.reporting.measure_peak = false;  // the processor's
+    const RunSpec spec = read_run_spec(table, given, world_size);
     const PlanMachine machine = request_.machine_for(spec);
     const ClusterShape cluster = request_.cluster_of(machine, request_.num_nodes);
     const int64_t num_threads = request_.threads_of_rank(machine);
@@ -73,7 +74,7 @@ class PlanCommand : public PlanningCommand {
   }
 
   void show_forms(const FlagTable& table, const ModelConfig& config) {
-    RunSpec given = request_.given;
+    RunSettings given = request_.given;
     given.placement.fit = true;
     const int64_t world_size = request_.world_size();
     const RunSpec spec = read_run_spec(table, given, world_size);

@@ -16,7 +16,7 @@
 namespace tessera {
 
 struct PlanRequest {
-  RunSpec given;                       // by flags and files
+  RunSettings given;                   // by flags and files
   std::vector<GivenFlag> given_flags;  // those of `tessera train` on the command line
   std::string preset;
   int64_t vocab_size = 32000;

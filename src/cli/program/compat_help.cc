@@ -77,7 +77,7 @@ std::string compat_help(const std::vector<std::string>& names, int64_t width) {
     }
     return out;
   }
-  RunSpec arguments;
+  RunSettings arguments;
   FlagTable flags;
   declare_training_flags(&flags, &arguments);
   for (std::string name : names) {

@@ -87,7 +87,7 @@ class ConfigShowCommand : public Command {
     }
   }
 
-  RunSpec given_;
+  RunSettings given_;
   bool all_ = false;
   int64_t world_size_ = 1;
   bool json_ = false;

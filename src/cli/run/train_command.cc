@@ -83,12 +83,13 @@ class TrainCommand : public Command {
     given_.launch.num_restarts = world.num_restarts();
     // Messages that are the same on every rank are logged once.
     set_log_level(world.rank == 0 ? given_.reporting.lowest_log_level() : LogLevel::kError);
-    spec_ = read_run_spec(*table, given_, world.world_size);
+    const RunSpec spec = read_run_spec(*table, given_, world.world_size);
     set_closed_output(ClosedOutput::kIsIgnored);
-    if (world.job_restarts > 0 && spec_.launch.id.empty())  // otherwise the agent has said so
+    if (world.job_restarts > 0 && spec.launch.id.empty())  // otherwise the agent has said so
       log_info("restart attempt {} of the job", world.job_restarts);
     int stop_signal = 0;
-    run_as_rank(world, comm_options(), [&](Communicator& comm) { stop_signal = train(comm); });
+    run_as_rank(world, comm_options(spec.network),
+                [&](Communicator& comm) { stop_signal = train(spec, comm); });
     // Everything is saved.
     if (stop_signal != 0) {
       // An agent gives the other ranks time to end in the same way.
@@ -101,11 +102,10 @@ class TrainCommand : public Command {
 
  private:
   // Returns the signal that ended the run early; 0 = none.
-  int train(Communicator& comm) {
-    comm.check_same_settings(settings_of_the_job());
-    RankReport report(
-        {!spec_.reporting.disable_tqdm, spec_.reporting.quiet, describe_resuming(comm.world())});
-    const std::unique_ptr<RunServer> server = RunServer::open(spec_, comm, TESSERA_VERSION);
+  static int train(const RunSpec& spec, Communicator& comm) {
+    comm.check_same_settings(settings_of_the_job(spec));
+    RankReport report({!spec.reporting.disable_tqdm, spec.reporting.quiet, describe_resuming(comm.world())});
+    const std::unique_ptr<RunServer> server = RunServer::open(spec, comm, TESSERA_VERSION);
     ObserverList reports;
     reports.add(report);
     if (server) reports.add(*server);
@@ -117,16 +117,16 @@ class TrainCommand : public Command {
         reports.add(*trainjob);
       }
     }
-    const auto control = is_root ? ControlChannel::open(spec_, process_environment()) : nullptr;
+    const auto control = is_root ? ControlChannel::open(spec, process_environment()) : nullptr;
     if (control) reports.add(*control);
     TrainObserver& observer = is_root || !server ? static_cast<TrainObserver&>(reports) : *server;
-    ThreadPool pool(threads_for_products(spec_.machine.num_threads));
-    Trainer trainer(spec_, pool, observer, comm);
+    ThreadPool pool(threads_for_products(spec.machine.num_threads));
+    Trainer trainer(spec, pool, observer, comm);
     const StopSignals signals(clear_status_line);
     bool has_told = false;
     const auto received = [&] {
       const int signal = signals.received();
-      if (signal != 0 && !std::exchange(has_told, true)) tell_of_signal(signal);
+      if (signal != 0 && !std::exchange(has_told, true)) tell_of_signal(signal, spec.saving);
       return signal;
     };
     const TrainSummary summary = trainer.run(received, control.get());
@@ -134,44 +134,43 @@ class TrainCommand : public Command {
     // One rank of each pod; an error is reported by the agent, or in main().
     if (comm.world().local_rank == 0)
       leave_termination_message(describe_end(summary, trainer.plan().max_steps));
-    if (spec_.reporting.quiet && comm.world().rank == 0 && !summary.folder.empty())
+    if (spec.reporting.quiet && comm.world().rank == 0 && !summary.folder.empty())
       print("{}\n", summary.folder.string());
     return summary.stop_signal;
   }
 
   // A step may take minutes: without this message a user may press Ctrl-C again, which costs the checkpoint.
-  void tell_of_signal(int signal) const {
+  static void tell_of_signal(int signal, const SavingSpec& saving) {
     log_info("{}: the run ends {}", signal_name(signal),
-             spec_.saving.on_sigterm
+             saving.on_sigterm
                  ? "with a checkpoint of the last finished step; a second Ctrl-C ends it at once, without one"
                  : "without a checkpoint, because save_on_sigterm is false");
   }
 
-  CommOptions comm_options() const {
+  static CommOptions comm_options(const NetworkSpec& network) {
     CommOptions options;
     constexpr int64_t kLongest = 1'000'000;  // 11 days; waits are counted in milliseconds
-    options.timeout = std::chrono::seconds(std::min(spec_.network.timeout_s, kLongest));
-    options.connections = static_cast<int>(spec_.network.connections);
-    options.fabric = spec_.network.fabric;
-    options.store.interface = spec_.network.interface;
+    options.timeout = std::chrono::seconds(std::min(network.timeout_s, kLongest));
+    options.connections = static_cast<int>(network.connections);
+    options.fabric = network.fabric;
+    options.store.interface = network.interface;
     return options;
   }
 
   // Settings by their names in training_args.json; paths and per-machine settings may differ between ranks.
-  std::map<std::string, std::string> settings_of_the_job() const {
+  static std::map<std::string, std::string> settings_of_the_job(const RunSpec& spec) {
     static const std::set<std::string> kOfTheRank = {
         "num_threads", "interface",    "cache_dir", "dataset_spool", "output_dir",
         "log_level",   "measure_peak", "quiet",     "metrics_host",  "metrics_port"};
     std::map<std::string, std::string> settings = {{"version of tessera", TESSERA_VERSION}};
-    const nlohmann::json arguments = training_arguments(spec_);
+    const nlohmann::json arguments = training_arguments(spec);
     for (const auto& [name, value] : arguments.items()) {
       if (!kOfTheRank.contains(name)) settings.emplace(name, value.dump());
     }
     return settings;
   }
 
-  RunSpec given_;  // by flags and files
-  RunSpec spec_;   // completed for the ranks there are
+  RunSettings given_;  // by flags and files
 };
 
 }  // namespace

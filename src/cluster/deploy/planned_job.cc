@@ -11,6 +11,7 @@
 #include "cluster/manifests/names.h"
 #include "forecast/text/plan_text.h"
 #include "settings/derived.h"
+#include "settings/spec_variants.h"
 
 namespace tessera {
 namespace {
@@ -18,13 +19,13 @@ namespace {
 bool begins_with_digit(std::string_view name) { return name.front() >= '0' && name.front() <= '9'; }
 
 // The configuration of an adapter on the pods' volume is not here.
-void leave_out_missing_adapter(RunSpec* spec) {
+RunSpec without_missing_adapter(const RunSpec& spec) {
   std::error_code error;
-  if (spec->lora.adapter.empty() || std::filesystem::exists(spec->lora.adapter, error)) return;
+  if (spec.lora.adapter.empty() || std::filesystem::exists(spec.lora.adapter, error)) return spec;
   log_warning(
       "--adapter_name_or_path: {} is not on this machine: planned with adapters of rank {} on all modules",
-      spec->lora.adapter, spec->lora.rank);
-  spec->lora.adapter.clear();
+      spec.lora.adapter, spec.lora.rank);
+  return without_given_adapter(spec);
 }
 
 // Fixes the options that the given settings determine.
@@ -67,11 +68,11 @@ std::string job_name(std::string_view given, std::string_view model, JobKind kin
   return name;
 }
 
-void complete_job(JobRun run, JobSettings* job) {
+void complete_job(const JobRun& run, JobSettings* job) {
   JobPlanRequest request;
   request.options = options_for(run.spec, run.options, *job);
-  leave_out_missing_adapter(&run.spec);
-  request.spec = &run.spec;
+  const RunSpec spec = without_missing_adapter(run.spec);
+  request.spec = &spec;
   request.config = &run.config;
   request.instance = &run.instance;
   request.pod = job->size;

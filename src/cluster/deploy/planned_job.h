@@ -18,7 +18,10 @@ namespace tessera {
 std::string job_name(std::string_view given, std::string_view model, JobKind kind, int num_nodes);
 
 struct JobRun {
-  RunSpec spec;  // resolved for all ranks
+  // `resolved` for all ranks.
+  explicit JobRun(const RunSpec& resolved) : spec(resolved) {}
+
+  RunSpec spec;
   ModelConfig config;
   Instance instance;
   SearchOptions options;  // of asked_options()
@@ -31,7 +34,7 @@ struct JobRun {
 // Plans the run on the placed job's nodes and sets the job's grace periods, arguments and the lines about it.
 // Warns of grace periods that are too long for the NodePool or too short for a checkpoint. Errors of
 // plan_job() and with_grace_period().
-void complete_job(JobRun run, JobSettings* job);
+void complete_job(const JobRun& run, JobSettings* job);
 
 // The periods that a planned job needs, with what complete_job() warns of.
 GracePeriods job_grace(const JobRun& run, const JobPlan& plan);

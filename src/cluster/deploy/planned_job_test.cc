@@ -13,23 +13,23 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-JobRun run_on(const char* instance) {
-  JobRun run;
+JobRun run_on(const char* instance, RunSettings settings = {}) {
+  settings.model.folder = "org/model";
+  JobRun run(settings);
   run.instance = find_instance(shipped_catalogue(), instance);
-  run.spec.model.folder = "org/model";
   run.config = preset_config("15m");
   run.config.vocab_size = 32000;
   return run;
 }
 
-JobSettings completed(JobRun run, int num_nodes = 2) {
+JobSettings completed(const JobRun& run, int num_nodes = 2) {
   JobSettings job;
   job.name = "job";
   job.num_nodes = num_nodes;
   JobNodes nodes;
   nodes.instance = run.instance.name;
   place_job(nodes, run.instance, &job);
-  complete_job(std::move(run), &job);
+  complete_job(run, &job);
   return job;
 }
 
@@ -59,12 +59,12 @@ TEST(PlannedJob, HasTheArgumentsOfItsLayout) {
 }
 
 TEST(PlannedJob, KeepsTheStageAndRowsThatWereGiven) {
-  JobRun run = run_on("r7i.16xlarge");
-  run.spec.sharding.stage = 3;
-  run.spec.sources.given["zero_stage"] = {};
-  run.spec.batch.rows_per_device = 2;
-  run.spec.sources.given["per_device_train_batch_size"] = {};
-  const JobSettings job = completed(std::move(run));
+  RunSettings settings;
+  settings.sharding.stage = 3;
+  settings.sources.given["zero_stage"] = {};
+  settings.batch.rows_per_device = 2;
+  settings.sources.given["per_device_train_batch_size"] = {};
+  const JobSettings job = completed(run_on("r7i.16xlarge", settings));
   EXPECT_THAT(job.train_arguments, Contains("--zero_stage=3"));
   EXPECT_THAT(job.train_arguments, Contains("--per_device_train_batch_size=2"));
 }

@@ -47,7 +47,7 @@ TEST(PodArguments, NameWhatThePodsHave) {
 }
 
 TEST(PodArguments, StateOnADiskNeedsAFolderOnTheVolume) {
-  RunSpec spec;
+  RunSettings spec;
   EXPECT_NO_THROW(check_offload(spec.placement));
   spec.placement.optimizer_device = OffloadDevice::kNvme;
   expect_error(ExitCode::kBadConfig, {"the pods have no disk of their own"},
@@ -57,7 +57,7 @@ TEST(PodArguments, StateOnADiskNeedsAFolderOnTheVolume) {
 }
 
 TEST(PodArguments, AFabricNeedsItsImageAndInterfaces) {
-  RunSpec spec;
+  RunSettings spec;
   EXPECT_NO_THROW(check_fabric(spec.network, "image", false, 0));
   spec.network.fabric = parse_fabric("efa");
   expect_error(ExitCode::kUsage, {"--fabric efa needs libfabric"},

@@ -11,6 +11,7 @@
 #include "devices/planned_cpu.h"
 #include "settings/derived.h"
 #include "settings/fsdp/fsdp_settings.h"
+#include "settings/spec_variants.h"
 
 namespace tessera {
 namespace {
@@ -161,10 +162,8 @@ GracePeriods grace_of_pod(int64_t pod_s) {
 JobPlan plan_job(const JobPlanRequest& request) {
   const int64_t world_size = int64_t{*request.options.num_nodes} * *request.options.local_world_size;
   const int64_t step_rows = global_batch_rows(request.spec->batch_options(world_size));
-  RunSpec spec = *request.spec;
-  spec.batch.global_rows = step_rows;
-  spec.batch.rows_per_device = 1;
-  spec.batch.accumulation_steps = step_rows;
+  const RunSpec spec = with_rows(
+      *request.spec, {.rows_per_device = 1, .accumulation_steps = step_rows, .step_rows = step_rows});
   ModelConfig config = *request.config;
   check_wrapped_classes(spec.sources.fsdp, config);
   config.lora = lora_config_of(spec.lora, spec.model, config);

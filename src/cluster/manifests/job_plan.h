@@ -53,7 +53,7 @@ GracePeriods grace_of_pod(int64_t pod_s);
 
 struct JobPlanRequest {
   // Resolved for all ranks, with the final rows per step; options limits what the plan may choose.
-  const RunSpec* spec = nullptr;
+  RunSpec* spec = nullptr;
   const ModelConfig* config = nullptr;  // of the model; the arguments say what is trained beside it
   const Instance* instance = nullptr;
   PodSize pod;

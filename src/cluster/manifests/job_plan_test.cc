@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-JobPlan plan(const char* preset, const char* instance_name, int num_nodes, int ranks, RunSpec spec = {}) {
+JobPlan plan(const char* preset, const char* instance_name, int num_nodes, int ranks, RunSettings spec = {}) {
   const std::vector<Instance> catalogue = shipped_catalogue();
   const Instance& instance = find_instance(catalogue, instance_name);
   ModelConfig config = preset_config(preset);
@@ -83,7 +83,7 @@ TEST(JobPlan, RefusesAModelThatDoesNotFitWithThePlannersReasons) {
 }
 
 TEST(JobPlan, ARunOnACardHasToFitTheCard) {
-  RunSpec spec;
+  RunSettings spec;
   spec.machine.device = DeviceKind::kCuda;
   const JobPlan small = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, spec);
   EXPECT_EQ(small.forecast.memory.device, "NVIDIA L40S");
@@ -105,7 +105,7 @@ TEST(JobPlan, ARunOnACardHasToFitTheCard) {
 
 // Rows at once are as many as fit: on a smaller card fewer, or with recomputation.
 TEST(JobPlan, TheCardDecidesTheMicroBatch) {
-  RunSpec spec;
+  RunSettings spec;
   spec.machine.device = DeviceKind::kCuda;
   spec.data.max_length = 4096;
   const JobPlan on_l40s = plan("llama3.2-1b", "g6e.16xlarge", 1, 1, spec);
@@ -125,7 +125,7 @@ TEST(JobPlan, CardsAreOfTheInstance) {
 }
 
 TEST(JobPlan, RefusesMoreRanksThanRows) {
-  RunSpec spec;
+  RunSettings spec;
   spec.batch.global_rows = 2;
   spec.batch.rows_per_device = 1;
   EXPECT_EQ(error_of([&] { plan("15m", "r7i.16xlarge", 4, 1, spec); }).code(), ExitCode::kBadConfig);
@@ -134,7 +134,7 @@ TEST(JobPlan, RefusesMoreRanksThanRows) {
 TEST(JobPlan, AdaptersTakeTheirOwnMemory) {
   expect_error(ExitCode::kBadConfig, {"does not fit in memory"},
                [] { plan("llama3-8b", "c7i.8xlarge", 1, 1); });
-  RunSpec spec;
+  RunSettings spec;
   spec.lora.finetuning_type = FinetuningType::kLora;
   spec.batch.rows_per_device = 1;
   const JobPlan exact = plan("llama3-8b", "c7i.8xlarge", 1, 1, spec);
@@ -146,7 +146,7 @@ TEST(JobPlan, AdaptersTakeTheirOwnMemory) {
 }
 
 TEST(JobPlan, TeamsShareTheRowsOfAStep) {
-  RunSpec spec;
+  RunSettings spec;
   spec.sharding.context_parallel_size = 2;
   spec.batch.global_rows = 2;
   spec.batch.rows_per_device = 1;

@@ -150,6 +150,12 @@ int64_t global_batch_rows(const BatchPlanOptions& options) {
   return *options.global_batch_size;
 }
 
+int64_t micro_batches_of_rank(const BatchPlanOptions& options) {
+  if (!options.cut) return options.gradient_accumulation_steps;
+  return accumulation_of_global_batch(global_batch_rows(options), options.cut->micro_batch_size,
+                                      options.cut->world_size);
+}
+
 int64_t micro_batch_rows(const BatchPlanOptions& options) {
   if (!options.global_batch_size && !options.cut) return options.micro_batch_size;
   const StepCut cut = even_cut(options);

@@ -92,6 +92,9 @@ struct BatchPlanOptions {
 // global_batch_size rows: ceil(global_batch_size / (micro_batch_size * world_size)).
 int64_t accumulation_of_global_batch(int64_t global_batch_size, int64_t micro_batch_size, int64_t world_size);
 
+// Micro-batches of a rank in a full step.
+int64_t micro_batches_of_rank(const BatchPlanOptions& options);
+
 // Rows in a full optimizer step: global_batch_size if set, otherwise micro_batch_size *
 // gradient_accumulation_steps * world_size. Error(kBadConfig) if a factor is not positive or the product
 // overflows.

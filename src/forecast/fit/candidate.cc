@@ -4,32 +4,10 @@
 
 #include <algorithm>
 
-#include "base/flags.h"
+#include "settings/choices.h"
 
 namespace tessera {
 namespace {
-
-FitCandidate candidate_of(const RunSpec& spec) {
-  return {spec.optimizer.form,
-          spec.placement.optimizer_device,
-          spec.placement.param_device,
-          spec.placement.optimizer_in_backward,
-          spec.clipping.mode,
-          spec.placement.gradient_checkpointing,
-          spec.placement.checkpointing_mode,
-          spec.base.bits};
-}
-
-void apply(const FitCandidate& candidate, RunSpec* spec) {
-  spec->optimizer.form = candidate.optimizer;
-  spec->placement.optimizer_device = candidate.state;
-  spec->placement.param_device = candidate.weights;
-  spec->placement.optimizer_in_backward = candidate.updates_in_backward;
-  spec->clipping.mode = candidate.clip;
-  spec->placement.gradient_checkpointing = candidate.recomputes;
-  spec->placement.checkpointing_mode = candidate.recomputed;
-  spec->base.bits = candidate.base_bits;
-}
 
 std::string text_of(bool value) { return value ? "true" : "false"; }
 std::string text_of(const std::optional<int64_t>& value) {
@@ -159,14 +137,6 @@ std::vector<NamedCandidate> candidates_of(const RunSpec& spec) {
     candidates = std::move(more);
   }
   return candidates;
-}
-
-RunSpec with_candidate(const RunSpec& spec, const FitCandidate& candidate, int64_t world_size) {
-  RunSpec out = spec;
-  out.placement.fit = false;
-  apply(candidate, &out);
-  resolve_placement(FlagTable(), world_size, &out);
-  return out;
 }
 
 std::vector<std::string> candidate_flags(const RunSpec& spec, const FitCandidate& candidate) {

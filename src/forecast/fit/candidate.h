@@ -4,30 +4,13 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
-#include <optional>
+#include <cstddef>
 #include <string>
 #include <vector>
 
-#include "optim/optimizer.h"
-#include "settings/choices.h"
-#include "settings/run_settings.h"
+#include "settings/spec_variants.h"
 
 namespace tessera {
-
-// A value of each of the settings that decide it.
-struct FitCandidate {
-  OptimizerForm optimizer = OptimizerForm::kAdamW;
-  OffloadDevice state = OffloadDevice::kNone;
-  OffloadDevice weights = OffloadDevice::kNone;
-  bool updates_in_backward = false;
-  ClipMode clip = ClipMode::kGlobal;
-  bool recomputes = false;
-  CheckpointingMode recomputed = CheckpointingMode::kFull;
-  std::optional<int64_t> base_bits;  // of the weights beside adapters; nullopt: bfloat16
-
-  bool operator==(const FitCandidate&) const = default;
-};
 
 enum class FitAxis : size_t { kOptimizer, kState, kWeights, kUpdate, kActivations, kBase };
 inline constexpr size_t kNumFitAxes = 6;
@@ -45,10 +28,6 @@ struct NamedCandidate {
 
 // The candidates that change nothing that was given, the simplest first. `spec` must be resolved.
 std::vector<NamedCandidate> candidates_of(const RunSpec& spec);
-
-// `spec`, resolved for world_size ranks, with the candidate's settings. Error(kBadConfig) if other settings
-// rule it out.
-RunSpec with_candidate(const RunSpec& spec, const FitCandidate& candidate, int64_t world_size);
 
 // The settings in which the candidate differs from `spec`: "--optim adamw_8bit".
 std::vector<std::string> candidate_flags(const RunSpec& spec, const FitCandidate& candidate);

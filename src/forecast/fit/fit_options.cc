@@ -38,7 +38,9 @@ std::vector<size_t> needed(const std::vector<FitOption>& all, std::vector<size_t
 
 class OptionPlanner {
  public:
-  explicit OptionPlanner(const FitRequest& request) : request_(request), op_costs_(request.rates) {
+  // `spec` in place of the request's.
+  OptionPlanner(const RunSpec& spec, const FitRequest& request)
+      : spec_(spec), request_(request), op_costs_(request.rates) {
     // Asking may take long.
     data_ = request.data;
     data_.largest_pass = [this](int64_t micro_batches) {
@@ -49,28 +51,26 @@ class OptionPlanner {
   }
 
   FitOptions run() {
-    const TrainableModel& model = *planned(request_.spec).of_sizes.model;
+    const TrainableModel& model = *planned(spec_).of_sizes.model;
     const MachineResources& machine = request_.machine;
-    FitOptions options;
-    options.spec = request_.spec;
+    FitOptions options(spec_);
     options.memory_bytes = machine.free_bytes + machine.local_world_size * machine.baseline_bytes;
     options.free_disk_bytes = request_.free_disk_bytes;
     options.disk_gb_per_s = request_.rates.disk_gb_per_s;
     const DiskPlan disk = plan_disk(
-        model.layout(),
-        {request_.spec.precision.export_dtype(), saved_tensors_of(request_.spec, machine.num_nodes)},
+        model.layout(), {spec_.precision.export_dtype(), saved_tensors_of(spec_, machine.num_nodes)},
         /*count=*/{});
     options.model_bytes = request_.holds_model ? disk.model_bytes : 0;
-    for (const NamedCandidate& candidate : candidates_of(request_.spec)) {
+    for (const NamedCandidate& candidate : candidates_of(spec_)) {
       if (std::optional<FitOption> option = option_of(candidate, options)) options.all.push_back(*option);
     }
     options.best = least(options.all, [](const FitOption& option) {
       return std::tuple(option.changes, option.time.step_s());
     });
     options.fastest = least(options.all, by_speed);
-    RunSpec chosen = request_.spec;
-    if (options.best)
-      chosen = with_candidate(chosen, options.all[*options.taken()].candidate, request_.world_size());
+    const RunSpec chosen =
+        options.best ? with_candidate(spec_, options.all[*options.taken()].candidate, request_.world_size())
+                     : spec_;
     options.checkpoint_bytes =
         plan_disk(model.layout(),
                   {chosen.precision.export_dtype(), saved_tensors_of(chosen, machine.num_nodes)},
@@ -113,7 +113,7 @@ class OptionPlanner {
   // nullopt if other settings rule the candidate out, or if it is another one.
   std::optional<FitOption> option_of(const NamedCandidate& candidate, const FitOptions& options) {
     try {
-      const RunSpec spec = with_candidate(request_.spec, candidate.candidate, request_.world_size());
+      const RunSpec spec = with_candidate(spec_, candidate.candidate, request_.world_size());
       return option_with(spec, candidate, options);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kBadConfig) throw;
@@ -131,7 +131,7 @@ class OptionPlanner {
     // Nothing is kept beyond the inputs: that is `full`, unless it was asked for.
     if (memory.limits.num_kept_outputs == 0 && spec.placement.gradient_checkpointing &&
         spec.placement.checkpointing_mode == CheckpointingMode::kSelective &&
-        !request_.spec.sources.given.contains("gradient_checkpointing_mode")) {
+        !spec_.sources.given.contains("gradient_checkpointing_mode")) {
       return std::nullopt;
     }
     FitOption option;
@@ -144,14 +144,15 @@ class OptionPlanner {
         discarded_offload_bytes(model, machine.num_nodes, machine.local_world_size, settings);
     option.fits_disk = option.disk_bytes_with(options.model_bytes) <= options.free_disk_bytes;
     option.fits_memory = option.memory_bytes <= options.memory_bytes;
-    option.time = predict_step(
-        walks,
-        step_inputs(memory, request_.mean_row_tokens, micro_batch_rows(request_.batch),
-                    spec.batch.accumulation_steps, planner.micro_batches_per_pass(), request_.num_threads),
-        op_costs_);
+    option.time = predict_step(walks,
+                               step_inputs(memory, request_.mean_row_tokens, micro_batch_rows(request_.batch),
+                                           micro_batches_of_rank(request_.batch),
+                                           planner.micro_batches_per_pass(), request_.num_threads),
+                               op_costs_);
     return option;
   }
 
+  const RunSpec& spec_;
   const FitRequest& request_;
   std::map<Quantization, std::unique_ptr<Planned>> planned_;
   RowLengths data_;
@@ -185,8 +186,7 @@ std::vector<size_t> FitOptions::out_of_reach() const {
 
 FitRequest fit_request(const RunSpec& spec, const ModelConfig& config, const ClusterShape& cluster,
                        int64_t num_threads, const JobSize& job, int64_t free_disk_bytes) {
-  FitRequest request;
-  request.spec = spec;
+  FitRequest request(spec);
   request.config = config;
   request.batch = spec.batch_options(cluster.world_size());
   request.data = uniform_rows(job.max_row_tokens, micro_batch_rows(request.batch));
@@ -201,18 +201,18 @@ FitRequest fit_request(const RunSpec& spec, const ModelConfig& config, const Clu
   return request;
 }
 
-FitOptions fit_options(const FitRequest& request) { return OptionPlanner(request).run(); }
+FitOptions fit_options(const FitRequest& request) { return OptionPlanner(request.spec, request).run(); }
 
 std::optional<FitOptions> lora_fit_options(const FitRequest& request) {
   if (request.spec.lora.finetuning_type == FinetuningType::kLora ||
       request.spec.sources.given.contains("finetuning_type"))
     return {};
   if (request.spec.placement.optimizer_in_backward) return {};
+  const RunSpec spec = with_adapters(request.spec);
   FitRequest lora = request;
-  lora.spec.lora.finetuning_type = FinetuningType::kLora;
   try {
-    lora.config.lora = lora_config_of(lora.spec.lora, lora.spec.model, lora.config);
-    return fit_options(lora);
+    lora.config.lora = lora_config_of(spec.lora, spec.model, lora.config);
+    return OptionPlanner(spec, lora).run();
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadConfig) throw;
     return std::nullopt;

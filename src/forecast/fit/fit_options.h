@@ -16,7 +16,9 @@
 namespace tessera {
 
 struct FitRequest {
-  RunSpec spec;  // resolved
+  explicit FitRequest(const RunSpec& resolved) : spec(resolved) {}
+
+  RunSpec spec;
   ModelConfig config;
   BatchPlanOptions batch;
   RowLengths data;
@@ -48,6 +50,8 @@ struct FitOption : NamedCandidate {
 };
 
 struct FitOptions {
+  explicit FitOptions(const RunSpec& asked) : spec(asked) {}
+
   RunSpec spec;
   int64_t memory_bytes = 0;  // there is for a node, in both
   int64_t free_disk_bytes = 0;

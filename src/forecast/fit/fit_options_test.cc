@@ -31,8 +31,8 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 4;
 
 // A command line as a run of world_size ranks resolves it.
-RunSpec parsed(const std::vector<std::string>& words, int world_size = 1) {
-  RunSpec spec;
+RunSettings parsed(const std::vector<std::string>& words, int world_size = 1) {
+  RunSettings spec;
   FlagTable table;
   declare_training_flags(&table, &spec);
   for (const std::string& word : words) {
@@ -91,7 +91,7 @@ TEST(FitCandidate, FlagsParseBackIntoTheSamePlan) {
       SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
       words.insert(words.end(), {type, "--max_length 512", "--per_device_train_batch_size 2"});
       const RunSpec spec = parsed(words);
-      RunSpec chosen = with_candidate(request.spec, option.candidate, 1);
+      RunSettings chosen = with_candidate(request.spec, option.candidate, 1);
       EXPECT_EQ(training_arguments_json(spec), training_arguments_json(chosen));
       ClusterShape cluster;
       cluster.node_memory_bytes = 4 * kGiB;
@@ -319,15 +319,17 @@ TEST(FitOptions, WeightsBesideAdaptersGoToADiskRatherThanBeRounded) {
 
 // Integer products take half as long as those of bfloat16.
 TEST(FitOptions, TheFastestIsTakenWhereItIsAskedFor) {
-  FitRequest request = request_of({"--finetuning_type lora"}, {}, "llama3-8b");
-  request.rates = rates_of_instance({.num_cores = 2, .clock_ghz = 3, .avx512_bf16 = true});
-  const FitOptions options = fit_options(request);
+  const auto options_with = [](const std::string& choice) {
+    FitRequest request = request_of({"--finetuning_type lora", "--fit_choice " + choice}, {}, "llama3-8b");
+    request.rates = rates_of_instance({.num_cores = 2, .clock_ghz = 3, .avx512_bf16 = true});
+    return fit_options(request);
+  };
+  const FitOptions options = options_with("best");
   EXPECT_EQ(options.taken(), options.best);
   EXPECT_EQ(words_of(options).back(), "bf16");
   EXPECT_EQ(options.all[*options.fastest].words.back(), "int8");
   EXPECT_THAT(fit_text(options), HasSubstr("fastest  --quantization_bit 8\n"));
-  request.spec.placement.fit_choice = FitChoice::kFastest;
-  const FitOptions fastest = fit_options(request);
+  const FitOptions fastest = options_with("fastest");
   EXPECT_EQ(fastest.taken(), fastest.fastest);
   EXPECT_EQ(fastest.fastest, options.fastest);
   EXPECT_THAT(choice_text(fastest), HasSubstr("the fastest (frozen weights in int8)"));

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "forecast/text/plan_text.h"
 #include "settings/deepspeed/deepspeed_file.h"
+#include "settings/spec_variants.h"
 
 namespace tessera {
 namespace {
@@ -95,13 +96,14 @@ RunSpec searched_spec(const FlagTable& table, const RunSpec& given, SearchOption
   if (file && file->value<int64_t>("gradient_accumulation_steps")) {
     options->world_size = world_size = ranks_of(*file, *options, ranks_of_team);
   }
-  RunSpec spec = read_run_spec(table, given, world_size);
+  const RunSpec spec = read_run_spec(table, given, world_size);
   if (file) {  // it must say the same as the layout
     options->zero_stage = static_cast<int>(*spec.sharding.stage);
     options->micro_batch_rows = spec.batch.rows_per_device;
   }
-  if (options->world_size) spec.batch.global_rows = global_batch_rows(spec.batch_options(world_size));
-  return spec;
+  if (!options->world_size) return spec;
+  return with_rows(spec, {spec.batch.rows_per_device, spec.batch.accumulation_steps,
+                          global_batch_rows(spec.batch_options(world_size))});
 }
 
 std::string launch_command(const RunLayout& layout, int64_t step_rows, const std::vector<GivenFlag>& given,

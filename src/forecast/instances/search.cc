@@ -14,6 +14,7 @@
 #include "forecast/time/planned_step.h"
 #include "plan/planned_model.h"
 #include "settings/derived.h"
+#include "settings/spec_variants.h"
 
 namespace tessera {
 namespace {
@@ -256,15 +257,10 @@ class Search {
 }  // namespace
 
 RunSpec arguments_for(const RunSpec& spec, const RunLayout& layout, int64_t step_rows) {
-  RunSpec out = spec;
-  out.batch.rows_per_device = layout.micro_batch_rows;
-  out.batch.accumulation_steps = layout.accumulation;
-  out.batch.global_rows = step_rows;
-  out.sharding.stage = layout.zero_stage;
-  out.sharding.gather_schedule =
-      layout.schedule == GatherSchedule::kPerLayer ? GatherChoice::kPerLayer : GatherChoice::kPerStep;
-  out.placement.gradient_checkpointing = layout.gradient_checkpointing;
-  return out;
+  return with_layout(
+      spec, {layout.micro_batch_rows, layout.accumulation, step_rows}, layout.zero_stage,
+      layout.schedule == GatherSchedule::kPerLayer ? GatherChoice::kPerLayer : GatherChoice::kPerStep,
+      layout.gradient_checkpointing);
 }
 
 SearchResult search_instances(const RunSpec& spec, const ModelConfig& config, const JobSize& job,

@@ -61,7 +61,7 @@ class SearchTest : public testing::Test {
   }
 
   FlagTable table_;
-  RunSpec spec_;
+  RunSettings spec_;
   ModelConfig config_;
   JobSize job_;
   std::vector<Instance> instances_;

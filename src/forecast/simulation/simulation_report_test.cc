@@ -52,7 +52,7 @@ class SimulationTest : public testing::Test {
   }
 
   FlagTable table_;
-  RunSpec spec_;
+  RunSettings spec_;
   ClusterShape cluster_;
   SimulationOptions options_;
 };

@@ -12,8 +12,7 @@ constexpr int64_t kHostBytesOfCard = int64_t{1} << 30;
 
 PlannedStep::PlannedStep(const RunSpec& spec, const TrainableModel& model, int num_nodes,
                          int local_world_size, int64_t num_threads, int64_t max_row_tokens)
-    : accumulation_steps_(spec.batch.accumulation_steps),
-      model_(model),
+    : model_(model),
       batch_(spec.batch_options(num_nodes * local_world_size)),
       num_nodes_(num_nodes),
       local_world_size_(local_world_size),
@@ -40,7 +39,7 @@ MachineResources PlannedStep::machine(int64_t node_memory_bytes) const {
 }
 
 StepInputs PlannedStep::inputs(const MemoryRequest& request, int64_t row_tokens) const {
-  return step_inputs(request, row_tokens, micro_batch_rows(batch_), accumulation_steps_,
+  return step_inputs(request, row_tokens, micro_batch_rows(batch_), micro_batches_of_rank(batch_),
                      planner_.micro_batches_per_pass(), num_threads_);
 }
 

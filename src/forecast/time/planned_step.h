@@ -30,7 +30,6 @@ class PlannedStep {
   StepInputs inputs(const MemoryRequest& request, int64_t row_tokens) const;
 
  private:
-  int64_t accumulation_steps_;
   const TrainableModel& model_;
   BatchPlanOptions batch_;
   int num_nodes_;

@@ -72,7 +72,7 @@ class DashboardTest : public testing::Test {
   }
 
   TestFolder folder_;
-  RunSpec spec_;
+  RunSettings spec_;
   std::unique_ptr<WebServer> server_;
   std::unique_ptr<Dashboard> dashboard_;
 };

@@ -27,7 +27,7 @@ TEST(CompatTable, HasALineForEveryName) {
 }
 
 TEST(CompatTable, WhatKeepsItsMeaningIsAFlag) {
-  RunSpec spec;
+  RunSettings spec;
   FlagTable flags;
   declare_training_flags(&flags, &spec);
   for (const CompatTable& table : compat_tables()) {
@@ -41,7 +41,7 @@ TEST(CompatTable, WhatKeepsItsMeaningIsAFlag) {
 }
 
 TEST(CompatTable, WhatSetsAFlagNamesOne) {
-  RunSpec spec;
+  RunSettings spec;
   FlagTable flags;
   declare_training_flags(&flags, &spec);
   for (const CompatTable& table : compat_tables()) {

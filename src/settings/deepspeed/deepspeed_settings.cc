@@ -45,7 +45,7 @@ std::string without_name(const std::string& message) {
 
 class DeepSpeedMerge {
  public:
-  DeepSpeedMerge(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size, RunSpec* spec)
+  DeepSpeedMerge(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size, RunSettings* spec)
       : file_(file),
         table_(table),
         world_size_(world_size),
@@ -461,7 +461,7 @@ class DeepSpeedMerge {
   const FlagTable& table_;  // knows what was given
   FlagTable fields_;        // sets what is read
   int64_t world_size_;
-  RunSpec* spec_;
+  RunSettings* spec_;
   const Release* release_;
   std::vector<std::string> mismatches_;
 };
@@ -474,7 +474,8 @@ std::vector<std::string> deepspeed_releases() {
   return names;
 }
 
-void apply_deepspeed(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size, RunSpec* spec) {
+void apply_deepspeed(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size,
+                     RunSettings* spec) {
   DeepSpeedMerge(file, table, world_size, spec).run();
   log_deepspeed_notes(file, world_size);
 }

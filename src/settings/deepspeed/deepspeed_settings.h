@@ -18,7 +18,8 @@ namespace tessera {
 //                       the flag for batch sizes, bf16 and what only decides where work is done
 // All mismatches are reported in one kBadConfig, as Hugging Face's Trainer does. A value outside the flag's
 // range is kBadConfig. Keys without effect are logged, one line per reason.
-void apply_deepspeed(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size, RunSpec* spec);
+void apply_deepspeed(const DeepSpeedFile& file, const FlagTable& table, int64_t world_size,
+                     RunSettings* spec);
 
 // The values of ds_compat; the first is the default.
 std::vector<std::string> deepspeed_releases();

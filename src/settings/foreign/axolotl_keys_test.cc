@@ -111,7 +111,7 @@ std::vector<std::string> words(const std::string& text) {
 
 // Each is in Axolotl's own table, in that of a program with the same name, or a flag.
 TEST(AxolotlKeys, EveryFieldOfItsSchemaIsSettled) {
-  RunSpec spec;
+  RunSettings spec;
   FlagTable flags;
   declare_training_flags(&flags, &spec);
   const CompatTable& table = compat_table("axolotl");

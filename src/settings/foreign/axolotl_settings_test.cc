@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 class AxolotlSettingsTest : public ForeignDatasetsTest {
  protected:
-  RunSpec with(const std::string& lines) const {
+  RunSettings with(const std::string& lines) const {
     return apply("base_model: m\nlearning_rate: 1e-4\n" + lines + kData);
   }
   std::string refusal_with(const std::string& lines) const {

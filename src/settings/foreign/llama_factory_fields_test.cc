@@ -86,7 +86,7 @@ TEST_F(LlamaFactoryFieldsTest, NoneIsUnknown) {
 }
 
 TEST_F(LlamaFactoryFieldsTest, EachThatIsNotHonouredSaysWhy) {
-  RunSpec spec;
+  RunSettings spec;
   FlagTable table;
   declare_training_flags(&table, &spec);
   int64_t num_refused = 0;

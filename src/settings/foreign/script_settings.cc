@@ -35,7 +35,7 @@ std::vector<std::string> files_below(const fs::path& folder) {
 
 class Application {
  public:
-  Application(FlagTable* table, RunSpec* spec) : table_(*table), spec_(*spec) {}
+  Application(FlagTable* table, RunSettings* spec) : table_(*table), spec_(*spec) {}
 
   void run() {
     if (!spec_.sources.script.dataset_name.empty()) apply_dataset();
@@ -127,7 +127,7 @@ class Application {
   }
 
   FlagTable& table_;
-  RunSpec& spec_;
+  RunSettings& spec_;
 };
 
 void declare_eos_token(FlagTable* table, ScriptArguments* script) {
@@ -168,7 +168,7 @@ std::vector<std::string> split_sources(const std::string& name, const std::strin
   return {name + (config.empty() ? "" : ":" + config) + "/" + split};
 }
 
-void declare_script_flags(FlagTable* table, RunSpec* spec) {
+void declare_script_flags(FlagTable* table, RunSettings* spec) {
   ScriptArguments& script = spec->sources.script;
   table->begin_section("Arguments of TRL's scripts");
   // training_args.json has what these become.
@@ -182,6 +182,6 @@ void declare_script_flags(FlagTable* table, RunSpec* spec) {
   declare_eos_token(table, &script);
 }
 
-void apply_script_arguments(FlagTable* table, RunSpec* spec) { Application(table, spec).run(); }
+void apply_script_arguments(FlagTable* table, RunSettings* spec) { Application(table, spec).run(); }
 
 }  // namespace tessera

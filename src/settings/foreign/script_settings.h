@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-struct RunSpec;
+struct RunSettings;
 
 struct ScriptArguments {
   std::string dataset_name;    // a folder, a file or a name on the Hub
@@ -26,11 +26,11 @@ struct ScriptArguments {
 std::vector<std::string> split_sources(const std::string& name, const std::string& config,
                                        const std::string& split);
 
-void declare_script_flags(FlagTable* table, RunSpec* spec);
+void declare_script_flags(FlagTable* table, RunSettings* spec);
 
 // Call once command line and configuration file have been read: sets dataset, eval_dataset, model,
 // finetuning_type and the defaults of TRL that differ from Trainer's. Error(kBadConfig) for settings that
 // contradict each other; kNoInput for a split that a folder lacks.
-void apply_script_arguments(FlagTable* table, RunSpec* spec);
+void apply_script_arguments(FlagTable* table, RunSettings* spec);
 
 }  // namespace tessera

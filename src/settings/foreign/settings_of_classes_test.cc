@@ -24,14 +24,14 @@ std::filesystem::path stored(const std::string& file) { return data_folder() / "
 
 // The result of reading a configuration file.
 struct Outcome {
-  RunSpec spec;
+  RunSettings spec;
   FlagTable table;
   std::string warnings;
   std::string error;
 
   // The flags whose values are not the defaults.
   std::set<std::string> changed() const {
-    RunSpec defaults;
+    RunSettings defaults;
     FlagTable default_table;
     declare_training_flags(&default_table, &defaults);
     std::set<std::string> names;

@@ -16,7 +16,7 @@ namespace {
 
 class FsdpApplication {
  public:
-  FsdpApplication(FlagTable* table, RunSpec* spec)
+  FsdpApplication(FlagTable* table, RunSettings* spec)
       : table_(*table), spec_(*spec), fsdp_(spec->sources.fsdp) {}
 
   void run() {
@@ -214,14 +214,14 @@ class FsdpApplication {
   }
 
   FlagTable& table_;
-  RunSpec& spec_;
+  RunSettings& spec_;
   FsdpArguments& fsdp_;
   std::vector<std::pair<std::string, std::vector<std::string>>> notes_;  // reason, names
 };
 
 }  // namespace
 
-void declare_fsdp_flags(FlagTable* table, RunSpec* spec) {
+void declare_fsdp_flags(FlagTable* table, RunSettings* spec) {
   FsdpArguments& fsdp = spec->sources.fsdp;
   // training_args.json has what these become.
   Flag& words = run_fields().complete(table->add_parsed_list(
@@ -242,7 +242,7 @@ void declare_fsdp_flags(FlagTable* table, RunSpec* spec) {
   classes.listed = false;
 }
 
-void apply_fsdp(FlagTable* table, RunSpec* spec) { FsdpApplication(table, spec).run(); }
+void apply_fsdp(FlagTable* table, RunSettings* spec) { FsdpApplication(table, spec).run(); }
 
 void check_wrapped_classes(const FsdpArguments& fsdp, const ModelConfig& config) {
   if (fsdp.layer_classes.empty()) return;

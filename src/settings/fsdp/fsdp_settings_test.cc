@@ -34,7 +34,7 @@ struct FsdpFlag {
 
 // The result of flags on the command line.
 struct FsdpOutcome {
-  RunSpec spec;
+  RunSettings spec;
   FlagTable table;
   std::vector<std::string> messages;
   std::string error;

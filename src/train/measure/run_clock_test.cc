@@ -40,8 +40,8 @@ class Clock {
   RunEstimates estimates;
 };
 
-RunSpec without_checkpoints() {
-  RunSpec spec;
+RunSettings without_checkpoints() {
+  RunSettings spec;
   spec.saving.strategy = SaveStrategy::kNo;
   return spec;
 }
@@ -75,7 +75,7 @@ TEST(RunClock, FollowsALastingChange) {
 }
 
 TEST(RunClock, CountsEvaluationsBySpeedUntilOneIsMeasured) {
-  RunSpec spec = without_checkpoints();
+  RunSettings spec = without_checkpoints();
   spec.evaluation.strategy = IntervalStrategy::kSteps;
   spec.evaluation.steps = 10;
   Clock run(spec, 100);
@@ -89,7 +89,7 @@ TEST(RunClock, CountsEvaluationsBySpeedUntilOneIsMeasured) {
 }
 
 TEST(RunClock, CountsCheckpointsByTheirStallAndTheWaitForTheLast) {
-  RunSpec spec;
+  RunSettings spec;
   spec.saving.steps = 40;  // after 40, 80, 100
   Clock run(spec, 100);
   run.estimates = {.checkpoint_s = 30, .saves_in_background = true, .model_s = 5};
@@ -108,7 +108,7 @@ TEST(RunClock, CountsCheckpointsByTheirStallAndTheWaitForTheLast) {
 }
 
 TEST(RunClock, CountsSnapshotsAndRepeatedPasses) {
-  RunSpec spec = without_checkpoints();
+  RunSettings spec = without_checkpoints();
   spec.saving.peer_snapshot_steps = 20;
   spec.guards.replay_check_steps = 50;
   Clock run(spec, 100);
@@ -123,7 +123,7 @@ TEST(RunClock, CountsSnapshotsAndRepeatedPasses) {
 // The estimate of a run that is always as fast equals what is left of it, evaluations and checkpoints
 // included.
 TEST(RunClock, AgreesWithARunThatKeepsItsSpeed) {
-  RunSpec spec;
+  RunSettings spec;
   spec.evaluation.strategy = IntervalStrategy::kEpoch;
   spec.saving.steps = 30;
   spec.evaluation.delay = 2;
@@ -155,7 +155,7 @@ TEST(RunClock, AgreesWithARunThatKeepsItsSpeed) {
 }
 
 TEST(ActionSchedule, CountsWhatTakesTimeInTheStepsToCome) {
-  RunSpec spec;
+  RunSettings spec;
   spec.saving.peer_snapshot_steps = 3;
   for (const char* strategy : {"no", "steps", "epoch"}) {
     for (const double delay : {0.0, 1.0, 1.5, 2.0, 7.0, 50.0}) {

@@ -108,7 +108,7 @@ class PeerSnapshotsJob : public testing::Test {
     outcome.observers[0].after_step = [fatal_step](const StepMetrics& metrics) {
       if (metrics.step == fatal_step) fail(ExitCode::kTryAgain, "the end of step {}", fatal_step);
     };
-    RunSpec spec = spec_;
+    RunSettings spec = spec_;
     spec.batch.accumulation_steps = accumulation_of_global_batch(
         spec.batch.global_rows.value(), spec.batch.rows_per_device, ranks.world_size());
     try {
@@ -156,7 +156,7 @@ class PeerSnapshotsJob : public testing::Test {
   }
 
   TinyRun tiny_;
-  RunSpec spec_;
+  RunSettings spec_;
   std::map<int, double> expected_losses_;  // of undisturbed()
 };
 

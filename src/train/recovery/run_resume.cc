@@ -154,8 +154,7 @@ int64_t RunResume::last_saved_step() const {
   return point_->reader && is_in_place() ? point_->record.progress.step : last_saved_step_;
 }
 
-BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, BatchSpec* batch,
-                                             TrainingRecord* now) const {
+BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, TrainingRecord* now) const {
   const TrainingRecord& then = point_->record;
   const std::vector<Difference> forbidden = forbidden_differences(then, *now);
   if (!forbidden.empty()) {
@@ -166,15 +165,11 @@ BatchPlanOptions RunResume::continue_batches(const BatchPlanOptions& options, Ba
   }
   const BatchPlanOptions resumed = resumed_batch_options(then.data, options);
   const int64_t rows = global_batch_rows(resumed);
-  const int64_t row_ranks = options.world_size;
   now->data = then.data;
-  if (resumed.cut) {
-    batch->accumulation_steps = accumulation_of_global_batch(rows, batch->rows_per_device, row_ranks);
-  }
   if (rows != global_batch_rows(options) && comm_.world().rank == 0) {
     log_info("a step keeps the {} that it had on {}: gradient_accumulation_steps is {} on {}",
-             count_of(rows, "row"), count_of(then.data.world_size, "rank"), batch->accumulation_steps,
-             row_ranks);
+             count_of(rows, "row"), count_of(then.data.world_size, "rank"), micro_batches_of_rank(resumed),
+             options.world_size);
   }
   return resumed;
 }

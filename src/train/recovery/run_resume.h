@@ -41,10 +41,9 @@ class RunResume {
   // Step of the newest complete checkpoint in output_dir that this rank knows of; -1 = none.
   int64_t last_saved_step() const;
 
-  // The rows of the steps to come: those of the resumed run, cut for the current ranks. Changes *batch and
-  // *now accordingly. Error(kBadConfig) if this is another run.
-  BatchPlanOptions continue_batches(const BatchPlanOptions& options, BatchSpec* batch,
-                                    TrainingRecord* now) const;
+  // The rows of the steps to come: those of the resumed run, cut for the current ranks. Changes *now
+  // accordingly. Error(kBadConfig) if this is another run.
+  BatchPlanOptions continue_batches(const BatchPlanOptions& options, TrainingRecord* now) const;
   // Error(kBadConfig) if the run trained adapters of another model.
   void check_base(const TrainingRecord& now) const;
   // Collective: reads the state. A checkpoint that turns out to be damaged gives way to the one before it,

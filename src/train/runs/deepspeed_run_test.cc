@@ -27,20 +27,20 @@ class Given {
   Given(const Given&) = delete;
   Given& operator=(const Given&) = delete;
 
-  RunSpec& resolve(int64_t world_size = 1) {
+  RunSettings& resolve(int64_t world_size = 1) {
     spec = read_run_spec(table_, spec, world_size);
     return spec;
   }
 
-  RunSpec spec;
+  RunSettings spec;
 
  private:
   FlagTable table_;
 };
 
-RunSpec resolved(const Settings& flags, int64_t world_size) { return Given(flags).resolve(world_size); }
+RunSettings resolved(const Settings& flags, int64_t world_size) { return Given(flags).resolve(world_size); }
 
-RunSpec merged(const std::string& json, Settings flags = {}, int64_t world_size = 1) {
+RunSettings merged(const std::string& json, Settings flags = {}, int64_t world_size = 1) {
   flags.emplace_back("deepspeed", json);
   return Given(flags).resolve(world_size);
 }

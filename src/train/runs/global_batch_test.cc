@@ -14,7 +14,7 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 const std::vector<Ranks> kRanks = {{1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}};
 
 // `spec` and the flags in `settings`, resolved for a number of ranks.
-RunSpec resolved(RunSpec spec, const Settings& settings, int64_t world_size) {
+RunSettings resolved(RunSettings spec, const Settings& settings, int64_t world_size) {
   FlagTable table;
   declare_training_flags(&table, &spec);
   for (const auto& [name, value] : settings) table.set(*table.find(name), {value}, "command line");
@@ -30,7 +30,7 @@ struct Result {
 
 Result train_on(const TinyRun& run, const Settings& settings, const Ranks& ranks) {
   Result result;
-  RunSpec spec = resolved(run.spec, settings, ranks.world_size());
+  RunSettings spec = resolved(run.spec, settings, ranks.world_size());
   spec.output_dir = run.folder() / fmt::format("{}x{}", ranks.num_nodes, ranks.local_world_size);
   result.rank0 = train_ranks(spec, ranks).front();
   result.state = read_json(spec.output_dir / std::filesystem::path("trainer_state.json"));

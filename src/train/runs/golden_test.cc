@@ -21,9 +21,9 @@ class GoldenTraining : public testing::TestWithParam<std::string> {
     expected_ = read_tensors(expected / "expected.safetensors");
   }
 
-  RunSpec arguments(const std::string& dtype) const {
+  RunSettings arguments(const std::string& dtype) const {
     const nlohmann::json parameters = read_json(case_folder_ / "case.json");
-    RunSpec spec;
+    RunSettings spec;
     spec.model.folder = case_folder_;
     spec.data.dataset = {case_folder_ / "batches.safetensors"};
     spec.data.cache_dir = folder_ / "cache";
@@ -107,7 +107,7 @@ class GoldenLora : public GoldenTraining {};
 TEST_P(GoldenLora, Float32FollowsPyTorch) {
   const fs::path adapter = reference_case(GetParam());
   use_case(adapter.parent_path(), adapter);
-  RunSpec spec = arguments("float32");
+  RunSettings spec = arguments("float32");
   spec.lora.finetuning_type = FinetuningType::kLora;
   spec.lora.adapter = adapter;
   expect_curves(train(spec));
@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(Adapters, GoldenLora,
                          [](const auto& test) { return std::to_string(test.index); });
 
 TEST_P(GoldenRun, GradientCheckpointingChangesNothing) {
-  RunSpec spec = arguments("float32");
+  RunSettings spec = arguments("float32");
   const RecordingObserver plain = train(spec);
   spec.placement.gradient_checkpointing = true;
   const RecordingObserver checkpointing = train(spec);

@@ -37,9 +37,9 @@ class MaskedReference : public testing::TestWithParam<std::string> {
     expected_ = read_tensors(case_folder_ / "expected.safetensors");
   }
 
-  RunSpec arguments(const Ranks& ranks, const std::string& name) const {
+  RunSettings arguments(const Ranks& ranks, const std::string& name) const {
     const nlohmann::json given = read_json(case_folder_ / "case.json");
-    RunSpec spec;
+    RunSettings spec;
     spec.model.folder = case_folder_;
     spec.data.dataset = {case_folder_ / "rows.jsonl"};
     spec.data.cache_dir = folder_ / "cache";
@@ -123,8 +123,8 @@ class MaskedTraining : public ::testing::Test {
     folder_.write("text.txt", text);
   }
 
-  RunSpec arguments(const std::string& output) const {
-    RunSpec spec;
+  RunSettings arguments(const std::string& output) const {
+    RunSettings spec;
     spec.model.folder = folder_ / "model";
     spec.data.dataset = {folder_ / "text.txt"};
     spec.data.text_per_line = true;
@@ -146,7 +146,7 @@ class MaskedTraining : public ::testing::Test {
 
 TEST_F(MaskedTraining, RanksAndMicroBatchesDoNotChangeTheMasks) {
   const RecordingObserver one = train_ranks(arguments("one"), {1, 1}).at(0);
-  RunSpec spec = arguments("three");
+  RunSettings spec = arguments("three");
   spec.batch.accumulation_steps = 2;
   spec.batch.rows_per_device = 2;
   spec.sharding.stage = 2;
@@ -161,7 +161,7 @@ TEST_F(MaskedTraining, RanksAndMicroBatchesDoNotChangeTheMasks) {
 
 TEST_F(MaskedTraining, AResumedRunDrawsTheSameMasks) {
   const RecordingObserver whole = train_ranks(arguments("whole"), {1, 1}).at(0);
-  RunSpec spec = arguments("parts");
+  RunSettings spec = arguments("parts");
   EXPECT_THROW(train_ranks(spec, {1, 1}, 1, {},
                            [](const StepMetrics& metrics) {
                              if (metrics.step == 5) throw std::runtime_error("power cut");
@@ -181,7 +181,7 @@ TEST_F(MaskedTraining, AResumedRunDrawsTheSameMasks) {
 }
 
 TEST_F(MaskedTraining, EvaluationsHaveTheSameMasksEveryTime) {
-  RunSpec spec = arguments("out");
+  RunSettings spec = arguments("out");
   spec.schedule.learning_rate = 0;
   spec.data.eval_dataset = {folder_ / "text.txt"};
   spec.evaluation.strategy = IntervalStrategy::kSteps;
@@ -193,7 +193,7 @@ TEST_F(MaskedTraining, EvaluationsHaveTheSameMasksEveryTime) {
 }
 
 TEST_F(MaskedTraining, AStepWithoutATargetHasNoLoss) {
-  RunSpec spec = arguments("out");
+  RunSettings spec = arguments("out");
   spec.data.masking.mlm_probability = 0;
   spec.batch.max_steps = 2;
   const RecordingObserver run = train_ranks(spec, {1, 1}).at(0);

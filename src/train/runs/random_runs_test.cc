@@ -95,7 +95,7 @@ Machine draw_machine(Draw& draw) {
 }
 
 // Without what check_outer() refuses.
-void draw_outer(Draw& draw, RunSpec* spec) {
+void draw_outer(Draw& draw, RunSettings* spec) {
   spec->outer.sync_every = draw.number(1, 5);
   spec->outer.num_fragments = draw.number(1, spec->outer.sync_every);
   spec->outer.sync_delay = draw.number(0, (spec->outer.sync_every - 1) / spec->outer.num_fragments);
@@ -118,7 +118,7 @@ int64_t draw_context_size(Draw& draw, const Machine& machine, const ModelConfig&
   return is_possible ? size : 1;
 }
 
-void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config, RunSpec* spec) {
+void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config, RunSettings* spec) {
   spec->sharding.context_parallel_size = draw_context_size(draw, machine, config);
   const int64_t num_teams = machine.ranks.world_size() / spec->sharding.context_parallel_size;
   spec->batch.rows_per_device = draw.one_of<int64_t>({1, 1, 2, 3, 4});
@@ -175,7 +175,7 @@ void draw_division(Draw& draw, const Machine& machine, const ModelConfig& config
     draw_outer(draw, spec);
 }
 
-void draw_training(Draw& draw, RunSpec* spec) {
+void draw_training(Draw& draw, RunSettings* spec) {
   spec->precision.dtype = from_word(draw.one_of({"float32", "bfloat16"}));
   spec->optimizer.form = from_word(draw.one_of(
       {"adamw_torch", "adamw_bf16", "adamw_8bit", "lion_32bit", "lion_8bit", "muon", "adafactor"}));
@@ -232,7 +232,7 @@ void write_documents(Draw& draw, int64_t least, bool have_prompts, const fs::pat
 
 // One source of rows, streamed or not, or two with weights, evaluated on the same rows or on some that are
 // split off.
-void draw_data(Draw& draw, const fs::path& folder, RunSpec* spec) {
+void draw_data(Draw& draw, const fs::path& folder, RunSettings* spec) {
   const bool have_prompts = draw.coin();
   const bool splits = spec->evaluation.evaluates() && draw.coin();
   const bool is_mixture = draw.coin();

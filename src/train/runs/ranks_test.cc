@@ -15,8 +15,8 @@ namespace tessera {
 namespace {
 
 // The tiny run's batches divided over `world_size` ranks: 12 rows per step for any number of ranks.
-RunSpec share_batch(const RunSpec& spec, int world_size) {
-  RunSpec shared = spec;
+RunSettings share_batch(const RunSpec& spec, int world_size) {
+  RunSettings shared = spec;
   shared.batch.rows_per_device = 1;
   shared.batch.accumulation_steps = 12 / world_size;
   return shared;
@@ -24,8 +24,8 @@ RunSpec share_batch(const RunSpec& spec, int world_size) {
 
 class RanksTest : public testing::TestWithParam<RanksCase> {
  protected:
-  RunSpec arguments(const TinyRun& run) const {
-    RunSpec spec = share_batch(run.spec, GetParam().ranks.world_size());
+  RunSettings arguments(const TinyRun& run) const {
+    RunSettings spec = share_batch(run.spec, GetParam().ranks.world_size());
     spec.sharding.stage = GetParam().stage;
     spec.sharding.gather_schedule = from_word(GetParam().schedule);
     spec.sharding.persistence_threshold = 0;
@@ -53,7 +53,7 @@ TEST_P(RanksTest, QuantizedWeightsLeaveMastersExact) {
   if (GetParam().stage == 0) GTEST_SKIP() << "stage 0 gathers no weights";
   TinyRun run(three_layers());
   write_rows(run, three_layers().vocab_size);
-  RunSpec spec = arguments(run);
+  RunSettings spec = arguments(run);
   spec.precision.dtype = DType::kBF16;
   spec.batch.max_steps = 2;
   spec.schedule.learning_rate = 0;
@@ -78,7 +78,7 @@ TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
     TinyRun run(config);
     write_rows(run, config.vocab_size);
     run.spec.batch.max_steps = 4;
-    RunSpec alone = share_batch(run.spec, 1);
+    RunSettings alone = share_batch(run.spec, 1);
     run.spec = alone;
     const RecordingObserver expected = run.train();
 
@@ -101,7 +101,7 @@ TEST_P(RanksTest, OptimizersOfWholeMatricesDoAsOneRankDoes) {
     run.spec.batch.max_steps = 3;
     run.spec = share_batch(run.spec, 1);
     const RecordingObserver expected = run.train();
-    RunSpec spec = arguments(run);
+    RunSettings spec = arguments(run);
     spec.placement.offload_dir = run.folder() / "offload";
     for (const char* device : {"none", "nvme"}) {
       spec.placement.optimizer_device = from_word(device);
@@ -132,7 +132,7 @@ TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
     run.spec.output_dir = run.folder() / fmt::format("alone-{}", dtype);
     run.spec = share_batch(run.spec, 1);
     run.train();
-    RunSpec spec = arguments(run);
+    RunSettings spec = arguments(run);
     spec.output_dir = run.folder() / fmt::format("ranks-{}", dtype);
     train_ranks(spec, GetParam().ranks);
     EXPECT_EQ(files_of(spec.output_dir), files_of(run.output()));
@@ -210,7 +210,7 @@ TEST_P(RanksTest, RepeatsBitByBitInBfloat16) {
   run.spec.batch.max_steps = 3;
   run.spec.precision.dtype = DType::kBF16;
   run.spec.precision.save_dtype = DType::kF32;
-  RunSpec spec = arguments(run);
+  RunSettings spec = arguments(run);
   const auto first = train_ranks(spec, GetParam().ranks);
   const auto weights = read_tensors(spec.output_dir);
   spec.output_dir = run.folder() / "again";
@@ -231,7 +231,7 @@ TEST_P(RanksTest, Bfloat16AccumulationStaysClose) {
   run.spec.batch.max_steps = 3;
   run.spec.precision.dtype = DType::kBF16;
   run.spec.placement.merge_micro_batches = AutoChoice::kNever;
-  RunSpec spec = arguments(run);
+  RunSettings spec = arguments(run);
   const auto exact = train_ranks(spec, GetParam().ranks);
   spec.sharding.grad_accum_dtype = DType::kBF16;
   const auto rounded = train_ranks(spec, GetParam().ranks);
@@ -264,7 +264,7 @@ TEST_P(RanksTest, PackedWeightsChangeNoBit) {
     run.spec.data.eval_dataset = {run.folder() / "eval.safetensors"};
     run.spec.evaluation.strategy = IntervalStrategy::kSteps;
     run.spec.evaluation.steps = 2;
-    RunSpec spec = arguments(run);
+    RunSettings spec = arguments(run);
     spec.placement.pack_weights = AutoChoice::kNever;
     const auto plain = train_ranks(spec, GetParam().ranks);
     const auto expected = read_tensors(spec.output_dir);

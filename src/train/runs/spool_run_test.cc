@@ -47,7 +47,7 @@ class SpoolRun : public testing::Test {
   }
   // On the same rows in a file.
   RecordingObserver train_on_file() {
-    RunSpec of_file = spec;
+    RunSettings of_file = spec;
     tiny_.folder().write("rows.jsonl", fmt::format("{}\n", fmt::join(lines_, "\n")));
     of_file.data.dataset = {tiny_.folder() / "rows.jsonl"};
     of_file.data.dataset_spool.clear();
@@ -57,7 +57,7 @@ class SpoolRun : public testing::Test {
   }
 
   TinyRun tiny_;
-  RunSpec spec;
+  RunSettings spec;
   Ranks ranks_;
   std::vector<std::string> lines_;
 };

@@ -150,7 +150,7 @@ void expect_log_history(const fs::path& output,
   EXPECT_GT(num_values, 10u);
 }
 
-void report_and_evaluate(RunSpec* spec) {
+void report_and_evaluate(RunSettings* spec) {
   spec->reporting.report_to = {ReportTo::kTensorboard};
   spec->reporting.logging_steps = 1;
   spec->data.eval_dataset = spec->data.dataset;

@@ -53,7 +53,7 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
   }
 
   TinyRun tiny_;
-  RunSpec spec;
+  RunSettings spec;
 
  private:
   RecordingObserver stop(const std::string& name,
@@ -70,7 +70,7 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
   }
 
   void count_in_first_step() {
-    RunSpec one_step = spec;
+    RunSettings one_step = spec;
     one_step.output_dir = tiny_.folder() / "one step";
     one_step.batch.max_steps = 1;
     one_step.evaluation.strategy = IntervalStrategy::kNo;
@@ -87,7 +87,7 @@ class SignalTest : public testing::TestWithParam<RanksCase> {
 
 // The first step of a process asks the others between passes, later ones, when passes are short, at its end.
 TEST_P(SignalTest, StepIsGivenUpInAnyLayer) {
-  RunSpec whole = spec;
+  RunSettings whole = spec;
   whole.output_dir = tiny_.folder() / "whole";
   whole.saving.steps = 1;
   train_ranks(whole, GetParam().ranks);
@@ -115,7 +115,7 @@ TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
   spec.evaluation.steps = 1;
   spec.evaluation.rows_per_device = 1;
   spec.grace_period_s = 300;
-  RunSpec whole = spec;
+  RunSettings whole = spec;
   whole.output_dir = tiny_.folder() / "whole";
   const RecordingObserver expected = train_ranks(whole, GetParam().ranks)[0];
   for (int64_t num_asked = 0; num_asked < 6; num_asked += sanitizer_stride()) {
@@ -124,7 +124,7 @@ TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
     EXPECT_EQ(seen.steps.size(), 1u);
     EXPECT_TRUE(seen.evaluations.empty());
     EXPECT_EQ(seen.checkpoints, std::vector<fs::path>{tiny_.folder() / name / "checkpoint-1"});
-    RunSpec resumed = spec;
+    RunSettings resumed = spec;
     resumed.resume = parse_resume("true");
     const RecordingObserver rest = train_ranks(resumed, GetParam().ranks)[0];
     ASSERT_EQ(rest.evaluations.size(), expected.evaluations.size()) << "it is made up for";

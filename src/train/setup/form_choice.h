@@ -1,20 +1,21 @@
-// The choice that --fit makes before a run is planned.
+// The form of a run, as its settings have it or as --fit chooses it before the run is planned.
 #pragma once
 
-#include "data/rows/batch_plan.h"
 #include "forecast/fit/fit_options.h"
 #include "plan/run_planner.h"
-#include "train/setup/run_setup.h"
+#include "train/setup/run_inputs.h"
 
 namespace tessera {
 
-// The options of forecast/fit on this node; the rate of its disk is not measured.
-FitRequest fit_request(const RunSetup& setup, const BatchPlanOptions& batch, const RowLengths& data,
-                       const MachineResources& machine);
+struct RunForm {
+  RunSpec spec;
+  MachineResources machine;  // of this rank, before the form was chosen
+};
+// Collective: RunInputs::asked, or with fit what rank 0 chooses for the nodes with the least memory and disk.
+// A resumed run then keeps settings that change its numbers. Error(kBadConfig) if nothing fits.
+RunForm form_of_run(RunInputs& inputs);
 
-// Collective: rank 0 chooses for the nodes with the least memory and disk; setup.spec becomes the chosen
-// one's. A resumed run keeps settings that change its numbers. Error(kBadConfig) if nothing fits. Returns
-// this rank's machine at the time: memory measured later may no longer hold the chosen form.
-MachineResources choose_form(RunSetup& setup, const BatchPlanOptions& batch, const RowLengths& data);
+// The options of forecast/fit on this node; the rate of its disk is not measured.
+FitRequest fit_request(const RunInputs& inputs, const RunSpec& spec, const MachineResources& machine);
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/communicator.h"
+#include "settings/spec_variants.h"
 #include "train/setup/run_planning.h"
 #include "train/setup/training_data.h"
 
@@ -29,16 +30,15 @@ JobSize job_of_steps(int64_t num_steps, int64_t step_rows, int64_t row_tokens) {
   return job;
 }
 
-JobSize job_of_dataset(RunSpec spec, const ModelConfig& config, int64_t world_size, int64_t row_limit,
+JobSize job_of_dataset(const RunSpec& spec, const ModelConfig& config, int64_t world_size, int64_t row_limit,
                        int64_t num_threads, TrainObserver& observer) {
   if (needs_tokenizer(spec.data.dataset) && tokenizer_folder(spec.model).empty()) {
     fail(ExitCode::kUsage,
          "--dataset: counting its tokens needs a tokenizer: give --tokenizer DIR with --preset");
   }
-  spec.evaluation.strategy = IntervalStrategy::kNo;  // what is evaluated is not read
-  spec.evaluation.on_start = false;
   ThreadPool pool(num_threads);
-  const TrainingData data = open_training_data(spec, config, pool, single_process(), observer, false);
+  const TrainingData data =
+      open_training_data(without_evaluation(spec), config, pool, single_process(), observer, {});
   BatchPlanOptions options = spec.batch_options(world_size);
   const int64_t step_rows = global_batch_rows(options);
   if (data.train.supply() != nullptr) return job_of_steps(spec.batch.max_steps, step_rows, row_limit);

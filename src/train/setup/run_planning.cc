@@ -48,12 +48,12 @@ DiskPlan plan_disk_use(const RunSpec& spec, const TrainableModel& model, const R
   return plan;
 }
 
-LengthGroups length_groups(RunSetup& setup) {
-  return {.row_length = [&setup](int64_t row) { return setup.data->train.num_input_ids(row); },
+LengthGroups length_groups(RunInputs& inputs) {
+  return {.row_length = [&inputs](int64_t row) { return inputs.data->train.num_input_ids(row); },
           .evaluations_before =
-              [&setup](int64_t epoch) {
-                return (setup.spec.evaluation.on_start ? 1 : 0) +
-                       setup.actions->evaluations_up_to(epoch * setup.plan.steps_per_epoch);
+              [&inputs](int64_t epoch) {
+                return (inputs.asked.evaluation.on_start ? 1 : 0) +
+                       inputs.actions->evaluations_up_to(epoch * inputs.plan.steps_per_epoch);
               }};
 }
 
@@ -80,64 +80,68 @@ void check_saves_at_evaluations(const EvaluationSpec& evaluation, const SavingSp
 
 }  // namespace
 
-void make_plan(RunSetup& setup) {
-  const RunSpec& spec = setup.spec;
-  const Dataset& train = setup.data->train;
-  RunPlan& plan = setup.plan;
-  BatchPlanOptions options = spec.batch_options(setup.world().world_size);
+void plan_steps_of(RunInputs& inputs) {
+  const RunSpec& spec = inputs.asked;
+  const Dataset& train = inputs.data->train;
+  RunPlan& plan = inputs.plan;
+  BatchPlanOptions& options = inputs.batch;
+  options = spec.batch_options(inputs.world().world_size);
   options.supply = train.supply();
   if (spec.data.sampling_strategy == SamplingStrategy::kGroupByLength)
-    options.length_groups = length_groups(setup);
+    options.length_groups = length_groups(inputs);
   if (options.supply != nullptr) {
     options.num_rows = spec.batch.max_steps * global_batch_rows(options);
   } else {
     options.mixture = train.mixture();
     for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
   }
-  setup.record.model = model_shape(setup.model->config());
-  setup.record.data = data_record(train, setup.data->row_limit, train.packing(), options);
-  setup.record.data.sampling = sampling_text(spec.data.sampling_strategy, spec.evaluation);
-  setup.record.data.splits_documents = setup.data->splits_documents;
-  if (*setup.resume) options = setup.resume->continue_batches(options, &setup.spec.batch, &setup.record);
+  inputs.record.model = model_shape(inputs.model->config());
+  inputs.record.data = data_record(train, inputs.data->row_limit, train.packing(), options);
+  inputs.record.data.sampling = sampling_text(spec.data.sampling_strategy, spec.evaluation);
+  inputs.record.data.splits_documents = inputs.data->splits_documents;
+  if (*inputs.resume) options = inputs.resume->continue_batches(options, &inputs.record);
   if (const std::string warning = few_rows_warning(options, ways_to_more_rows(spec.data));
-      !warning.empty() && setup.is_root())
+      !warning.empty() && inputs.is_root())
     log_warning("{}", warning);
-  if (!spec.objective.average_tokens_across_devices && options.cut && setup.world().world_size > 1) {
+  if (!spec.objective.average_tokens_across_devices && options.cut && inputs.world().world_size > 1) {
     fail(ExitCode::kBadConfig,
          "average_tokens_across_devices false: the mean of every rank counts, and the checkpoint's ranks had "
          "other rows: resume on {} with the same batch sizes",
          count_of(options.world_size, "rank"));
   }
-  setup.rows.emplace(train, options, num_row_ranks(spec.sharding, setup.world().world_size),
-                     spec.outer.sync_every > 0                      ? setup.world().num_nodes
-                     : spec.objective.average_tokens_across_devices ? 1
-                                                                    : setup.world().world_size);
+  inputs.rows.emplace(train, options, num_row_ranks(spec.sharding, inputs.world().world_size),
+                      spec.outer.sync_every > 0                      ? inputs.world().num_nodes
+                      : spec.objective.average_tokens_across_devices ? 1
+                                                                     : inputs.world().world_size);
 
   plan.num_rows = options.supply != nullptr ? 0 : options.num_rows;
   plan.num_tokens = tokens_of_epoch(train);
-  plan.eval_rows = setup.data->num_eval_rows();
-  plan_steps(spec.batch, spec.schedule, options, setup.rows->batches(), &plan);
+  plan.eval_rows = inputs.data->num_eval_rows();
+  plan_steps(spec.batch, spec.schedule, options, inputs.rows->batches(), &plan);
   if (plan.num_warmup_steps >= plan.max_steps && plan.num_warmup_steps > 0) {
     log_warning("the warm-up of {} is not over when the run ends after {}",
                 count_of(plan.num_warmup_steps, "step"), plan.max_steps);
   }
-  setup.actions.emplace(spec, plan.steps_per_epoch, plan.max_steps);
-  check_saves_at_evaluations(spec.evaluation, spec.saving, *setup.actions, plan.max_steps);
-  setup.schedule = make_schedule(spec.schedule, plan.max_steps);
+  inputs.actions.emplace(spec, plan.steps_per_epoch, plan.max_steps);
+  check_saves_at_evaluations(spec.evaluation, spec.saving, *inputs.actions, plan.max_steps);
+  inputs.schedule = make_schedule(spec.schedule, plan.max_steps);
   // Refuses a momentum that grows out of range.
-  setup.schedule->betas(plan.max_steps - 1);
+  inputs.schedule->betas(plan.max_steps - 1);
 
-  RowLengths lengths;
+  RowLengths& lengths = inputs.lengths;
   lengths.max_row_length = train.max_row_length();
   lengths.max_eval_row_length =
-      std::max(setup.data->max_eval_row_length(), setup.choices ? setup.choices->max_row_length() : 0);
-  lengths.largest_pass = [&setup](int64_t micro_batches_per_pass) {
-    setup.rows->set_micro_batches_per_pass(micro_batches_per_pass);
-    return setup.rows->largest_pass(setup.plan.max_steps);
+      std::max(inputs.data->max_eval_row_length(), inputs.choices ? inputs.choices->max_row_length() : 0);
+  lengths.largest_pass = [&inputs](int64_t micro_batches_per_pass) {
+    inputs.rows->set_micro_batches_per_pass(micro_batches_per_pass);
+    return inputs.rows->largest_pass(inputs.plan.max_steps);
   };
-  const MachineResources machine =
-      spec.placement.fit ? choose_form(setup, options, lengths) : machine_resources(setup);
-  plan = plan_run({spec, *setup.model, options, lengths, machine}, std::move(plan));
+}
+
+void make_plan(RunSetup& setup) {
+  const RunSpec& spec = setup.spec;
+  RunPlan& plan = setup.plan;
+  plan = plan_run({spec, *setup.model, setup.batch, setup.lengths, setup.form.machine}, std::move(plan));
   if (setup.is_root()) {
     plan.disk = plan_disk_use(spec, *setup.model, plan, setup.world(), *setup.actions, *setup.resume);
   }
@@ -146,7 +150,7 @@ void make_plan(RunSetup& setup) {
   // Only processors offer other forms than the given one.
   const bool has_forms = !setup.model->device().own_memory();
   fail(ExitCode::kBadConfig, "{}{}", plan.refusal,
-       has_forms ? fit_advice(fit_request(setup, options, lengths, machine)) : "");
+       has_forms ? fit_advice(fit_request(setup, spec, setup.form.machine)) : "");
 }
 
 int64_t tokens_of_epoch(const Dataset& dataset) {
@@ -165,24 +169,24 @@ int64_t tokens_of_epoch(const Dataset& dataset) {
   return std::llround(sum);
 }
 
-MachineResources machine_resources(const RunSetup& setup) {
+MachineResources machine_resources(const RunInputs& inputs) {
   const std::optional<ProportionalMemory> resident = proportional_memory();
   MachineResources machine;
-  machine.num_nodes = setup.world().num_nodes;
-  machine.local_world_size = setup.world().local_world_size;
-  machine.num_threads = setup.pool.num_threads();
+  machine.num_nodes = inputs.world().num_nodes;
+  machine.local_world_size = inputs.world().local_world_size;
+  machine.num_threads = inputs.pool.num_threads();
   machine.baseline_bytes = resident ? resident->private_bytes() + resident->shared_bytes : resident_bytes();
-  machine.first_rank_exports = !setup.output_is_shared;
+  machine.first_rank_exports = !inputs.output_is_shared;
   machine.free_bytes = memory_info().free_for_process_bytes;
   // Memory left by an earlier start is used again.
-  if (setup.snapshots) machine.free_bytes += setup.snapshots->held_bytes_of_node();
-  if (setup.spec.placement.fit && setup.spec.placement.fit_memory_bytes) {
-    machine.free_bytes = std::min(machine.free_bytes, *setup.spec.placement.fit_memory_bytes -
+  if (inputs.snapshots) machine.free_bytes += inputs.snapshots->held_bytes_of_node();
+  if (inputs.asked.placement.fit && inputs.asked.placement.fit_memory_bytes) {
+    machine.free_bytes = std::min(machine.free_bytes, *inputs.asked.placement.fit_memory_bytes -
                                                           machine.local_world_size * machine.baseline_bytes);
   }
-  take_device_memory(setup.model->device(), &machine);
+  take_device_memory(inputs.model->device(), &machine);
   for (int64_t* bytes : {&machine.free_bytes, &machine.host_free_bytes}) {
-    *bytes = -setup.comm.max(-*bytes, {"free memory"});
+    *bytes = -inputs.comm.max(-*bytes, {"free memory"});
   }
   return machine;
 }

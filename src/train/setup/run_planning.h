@@ -9,14 +9,16 @@
 
 namespace tessera {
 
-// Collective: sets rows, schedule, actions and plan, and reports the plan to the observers. With fit it
-// chooses the form of the run first. Error(kBadConfig) if the memory of a node or a disk is too small.
+// Sets what follows from the data: batch, lengths, rows, schedule, actions and the steps of the plan.
+void plan_steps_of(RunInputs& inputs);
+// Collective: completes the plan of a run of this form, and reports it to the observers. Error(kBadConfig) if
+// the memory of a node or a disk is too small.
 void make_plan(RunSetup& setup);
 
 // Tokens of the rows that an epoch takes; of a mixture, the mean over all epochs. 0 if rows are streamed.
 int64_t tokens_of_epoch(const Dataset& dataset);
 
 // The machine that a plan is for. Free memory is what every node has, or fit_memory. Collective.
-MachineResources machine_resources(const RunSetup& setup);
+MachineResources machine_resources(const RunInputs& inputs);
 
 }  // namespace tessera

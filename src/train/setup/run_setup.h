@@ -5,79 +5,24 @@
 #include <memory>
 #include <optional>
 
-#include "base/clock.h"
-#include "comm/communicator.h"
-#include "context/context_rank.h"
-#include "devices/make_ops.h"
-#include "formats/safetensors/safetensors.h"
-#include "io/disk_rate.h"
-#include "model/trainable_model.h"
-#include "ops/clocked_ops.h"
-#include "optim/schedule.h"
-#include "plan/run_planner.h"
-#include "plan/step_actions.h"
-#include "platform/thread_pool.h"
-#include "report/observer.h"
-#include "settings/run_settings.h"
 #include "shard/parameter_store.h"
 #include "shard/weights/frozen_weights.h"
-#include "train/evaluation/choices.h"
-#include "train/measure/job_peak.h"
-#include "train/recovery/peer_snapshots.h"
-#include "train/recovery/run_resume.h"
-#include "train/setup/training_data.h"
-#include "train/step/step_rows.h"
+#include "train/setup/form_choice.h"
+#include "train/setup/run_inputs.h"
 
 namespace tessera {
 
-struct RunSetup {
-  // Collective, in this order: opens model and data, plans (run_planning.h), loads (run_loading.h).
-  // Parameters as the Trainer's.
-  RunSetup(const RunSpec& arguments, ThreadPool& thread_pool, TrainObserver& observer,
+struct RunSetup : RunInputs {
+  // Collective: after the inputs it chooses the form of the run, plans (run_planning.h) and loads
+  // (run_loading.h). Parameters as the Trainer's.
+  RunSetup(const RunSpec& resolved, ThreadPool& thread_pool, TrainObserver& observer,
            Communicator& communicator, const OpsFactory& make);
-  RunSetup(const RunSetup&) = delete;
-  RunSetup& operator=(const RunSetup&) = delete;
 
-  const World& world() const { return comm.world(); }
-  bool is_root() const { return world().rank == 0; }
-  Ops& model_ops() { return context ? static_cast<Ops&>(context->ops()) : *clocked_ops; }
-  ContextRank* context_rank() { return context ? &*context : nullptr; }
-  // Before weights are loaded: the weights beside adapters get this form.
-  void set_base_quantization(Quantization quantization);
-
-  Stopwatch since_start;
-  RunSpec spec;  // with what --fit has chosen and what a resumed run keeps
-  ThreadPool& pool;
-  Communicator& comm;
-  ObserverList observers;        // on ranks other than 0 only one for every rank
-  TrainingRecord record;         // of this run, without its progress
-  bool output_is_shared = true;  // by all nodes
-
-  std::unique_ptr<Ops> ops;
-  std::optional<ClockedOps> clocked_ops;
-  std::optional<ContextRank> context;  // with ranks that share rows
-  std::unique_ptr<TrainableModel> model;
-  std::optional<SafetensorsModel> model_file;  // until the weights are loaded
-  std::optional<FrozenWeights> frozen;         // with adapters
+  const RunForm form;
+  RunSpec& spec = form.spec;
+  std::optional<FrozenWeights> frozen;  // with adapters
   std::unique_ptr<ParameterStore> parameters;
   int64_t loading_peak_bytes = 0;  // resident, of this rank
-
-  std::optional<TrainingData> data;
-  std::optional<ChoiceSet> choices;
-  std::optional<StepRows> rows;
-  std::unique_ptr<Schedule> schedule;
-  std::optional<ActionSchedule> actions;
-  RunPlan plan;
-  std::optional<JobPeak> peak;
-  std::optional<DiskRate> disk_rate;  // on rank 0, of offload_dir
-
-  std::optional<PeerSnapshots> snapshots;
-  std::optional<RunResume> resume;
-
- private:
-  void keep_packing_of_resumed_run();
-  void open_model(const OpsFactory& make);
-  void open_choices();
 };
 
 }  // namespace tessera

@@ -18,6 +18,7 @@
 #include "settings/derived.h"
 #include "settings/run/evaluation_sets.h"
 #include "settings/run/seq2seq_settings.h"
+#include "settings/spec_variants.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -78,9 +79,10 @@ SpoolOptions spool_options(const DataSpec& data, Communicator& comm) {
 }  // namespace
 
 TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, ThreadPool& pool,
-                                Communicator& comm, TrainObserver& observer, bool splits_packed_rows) {
+                                Communicator& comm, TrainObserver& observer, const ResumedRows& resumed) {
   mark_phase(comm, RunPhase::kReadingDataset, 1);
-  const int64_t row_limit = spec.data.row_limit(config);
+  const DataSpec settings = resumed.packs_in_order ? packed_in_order(spec.data) : spec.data;
+  const int64_t row_limit = settings.row_limit(config);
   if (row_limit > config.max_position_embeddings && row_limit != kMaxRowLength) {
     log_warning("max_length {} is above max_position_embeddings {} of {}", row_limit,
                 config.max_position_embeddings, spec.model.folder);
@@ -88,13 +90,13 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
   std::unique_ptr<const Tokenizer> tokenizer;
   std::string eos_token;
   const std::vector<EvaluationSet> sets =
-      spec.evaluation.evaluates() ? evaluation_sets(spec.data.eval_dataset) : std::vector<EvaluationSet>();
+      spec.evaluation.evaluates() ? evaluation_sets(settings.eval_dataset) : std::vector<EvaluationSet>();
   const auto needs_one = [](const EvaluationSet& set) { return needs_tokenizer(set.sources); };
-  const std::vector<std::string> train_sources = training_sources(spec.data);
+  const std::vector<std::string> train_sources = training_sources(settings);
   if (config.encoder || needs_tokenizer(train_sources) || std::ranges::any_of(sets, needs_one)) {
     // Rows of token ids need none, if an encoder's have labels; Dataset::open() refuses others without.
     if (std::optional<Tokenizer> found = Tokenizer::open_if_any(tokenizer_folder(spec.model))) {
-      eos_token = given_eos_token(spec.data.chat_template, spec.sources.script.eos_token, *found);
+      eos_token = given_eos_token(settings.chat_template, spec.sources.script.eos_token, *found);
       if (!eos_token.empty()) found->set_eos_token(eos_token);
       tokenizer = std::make_unique<const Tokenizer>(std::move(*found));
       // They are saved together.
@@ -103,34 +105,34 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
     }
   }
   enum class Use { kTrain, kEvaluate, kHeldOut };
-  const bool keeps_split = splits_packed_rows && spec.data.packing_mode() == spec.data.eval_packing_mode();
-  const bool splits = splits_documents(spec.data) && !keeps_split;
-  if (splits_documents(spec.data) && keeps_split) {
+  const bool keeps_split =
+      resumed.splits_packed_rows && settings.packing_mode() == settings.eval_packing_mode();
+  const bool splits = splits_documents(settings) && !keeps_split;
+  if (splits_documents(settings) && keeps_split) {
     log_warning(
         "validation_split_percentage: the run goes on with the rows that it began with, of which "
         "packing_strategy {} "
         "put the longest documents into those held out: a new run holds out rows before they are packed",
-        spec.data.packing_strategy);
+        settings.packing_strategy);
   }
   const auto open = [&](const std::vector<std::string>& sources, Use use, const std::string& what) {
-    DatasetOptions options = dataset_options(spec.data, sources, tokenizer_folder(spec.model));
+    DatasetOptions options = dataset_options(settings, sources, tokenizer_folder(spec.model));
     options.chat_template.eos_token = eos_token;
     options.max_length = row_limit;
-    options.allow_truncation = spec.data.allow_truncation;
-    options.packing = use == Use::kTrain ? spec.data.packing_mode() : spec.data.eval_packing_mode();
-    options.cache_folder = spec.data.cache_dir;
-    options.drops_masked_ids = spec.data.max_length.value_or(kMaxRowLength) != kMaxRowLength;
+    options.allow_truncation = settings.allow_truncation;
+    options.packing = use == Use::kTrain ? settings.packing_mode() : settings.eval_packing_mode();
+    options.cache_folder = settings.cache_dir;
+    options.drops_masked_ids = settings.max_length.value_or(kMaxRowLength) != kMaxRowLength;
     if (use == Use::kEvaluate) {
       use_evaluation_splits(&options);
     } else if (splits) {
-      options.held_out = {spec.data.validation_split_percentage, use == Use::kHeldOut};
+      options.held_out = {settings.validation_split_percentage, use == Use::kHeldOut};
     }
-    options.streaming = spec.data.streaming && use == Use::kTrain;
-    options.streaming_buffer_rows = spec.data.streaming_buffer_rows;
-    if (use == Use::kTrain && !spec.data.dataset_spool.empty())
-      options.spool = spool_options(spec.data, comm);
-    fit_rows_to_model(spec.data, config, use == Use::kTrain ? RowUse::kTraining : RowUse::kEvaluation,
-                      spec.data.max_length, &options);
+    options.streaming = settings.streaming && use == Use::kTrain;
+    options.streaming_buffer_rows = settings.streaming_buffer_rows;
+    if (use == Use::kTrain && !settings.dataset_spool.empty()) options.spool = spool_options(settings, comm);
+    fit_rows_to_model(settings, config, use == Use::kTrain ? RowUse::kTraining : RowUse::kEvaluation,
+                      settings.max_length, &options);
     if (options.masking) {
       options.masking->seed = static_cast<uint64_t>(spec.seed);
       name_masking_tokens(tokenizer.get(), config.vocab_size, &*options.masking);
@@ -145,8 +147,8 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
   };
   Dataset train = open(train_sources, Use::kTrain, "reading dataset");
   std::vector<EvaluationData> evals;
-  if (spec.data.validation_split_percentage > 0) {
-    const double percent = spec.data.validation_split_percentage;
+  if (settings.validation_split_percentage > 0) {
+    const double percent = settings.validation_split_percentage;
     evals.push_back({"", EvaluationSet().prefix(),
                      splits ? open(train_sources, Use::kHeldOut, "reading the rows held out")
                             : train.split_off(percent)});
@@ -161,16 +163,16 @@ TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, 
       std::move(tokenizer), row_limit, std::move(train), std::move(evals), {}, {}, {}, false};
   data.splits_documents = splits;
   if (!eos_token.empty()) data.eos_token = {eos_token, *data.tokenizer->eos_id()};
-  if (!spec.data.chat_template.empty() && data.tokenizer) {
+  if (!settings.chat_template.empty() && data.tokenizer) {
     const ChatTemplate given = ChatTemplate::load(tokenizer_folder(spec.model), *data.tokenizer,
-                                                  {spec.data.chat_template, "", eos_token});
+                                                  {settings.chat_template, "", eos_token});
     data.chat_template = given.source();
     data.end_of_answer = given.end_of_answer(*data.tokenizer);
     if (!data.end_of_answer) {
       log_warning(
           "chat_template {}: the tokenizer has no special token with which it ends an answer: what it writes "
           "is ordinary text, and programs that generate cannot tell where an answer ends",
-          spec.data.chat_template);
+          settings.chat_template);
     }
   }
   return data;

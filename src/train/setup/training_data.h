@@ -42,11 +42,16 @@ struct TrainingData {
   int64_t max_eval_row_length() const;
 };
 
+// What the rows of a resumed run keep of the way in which they were made.
+struct ResumedRows {
+  bool splits_packed_rows = false;  // rows were held out for evaluation after packing, whatever the packing
+  bool packs_in_order = false;      // DataSpec::packing_strategy in_order
+};
+
 // Reads, tokenizes and packs, or takes the rows from the cache; reports progress and logs the datasets'
-// warnings. `splits_packed_rows`: the run resumes one that held out rows for evaluation after packing,
-// whatever the packing.
+// warnings.
 TrainingData open_training_data(const RunSpec& spec, const ModelConfig& config, ThreadPool& pool,
-                                Communicator& comm, TrainObserver& observer, bool splits_packed_rows);
+                                Communicator& comm, TrainObserver& observer, const ResumedRows& resumed);
 
 // The model's own unless another one was given.
 std::filesystem::path tokenizer_folder(const ModelSource& model);

@@ -40,8 +40,8 @@ class ContextParallel : public testing::TestWithParam<ContextCase> {
   int num_teams() const { return GetParam().ranks.ranks.world_size() / static_cast<int>(GetParam().size); }
 
   // 12 rows a step for any number of teams; the rows of `run` are one rank's.
-  RunSpec arguments(const TinyRun& run) const {
-    RunSpec spec = run.spec;
+  RunSettings arguments(const TinyRun& run) const {
+    RunSettings spec = run.spec;
     spec.batch.accumulation_steps = run.spec.batch.accumulation_steps / num_teams();
     spec.sharding.stage = GetParam().ranks.stage;
     spec.sharding.gather_schedule = from_word(GetParam().ranks.schedule);

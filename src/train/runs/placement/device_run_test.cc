@@ -25,7 +25,7 @@ RecordingObserver train_on(bool on_device, const RunSpec& spec) {
 // Changes of the settings of a run.
 struct Form {
   const char* name;
-  void (*apply)(RunSpec* spec);
+  void (*apply)(RunSettings* spec);
 
   friend void PrintTo(const Form& form, std::ostream* out) { *out << form.name; }
 };
@@ -157,61 +157,61 @@ TEST(DeviceMemory, TheHostIsAdvisedWhereItHasRoom) {
                [&] { plan_with(beside_host); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, DeviceRun,
-                         testing::Values(Form{"Float32", [](RunSpec*) {}},
-                                         Form{"Bf16",
-                                              [](RunSpec* spec) { spec->precision.dtype = DType::kBF16; }},
-                                         Form{"OptimizerOnTheHost",
-                                              [](RunSpec* spec) {
-                                                spec->precision.dtype = DType::kBF16;
-                                                spec->optimizer.form = OptimizerForm::kAdamWHalf;
-                                                spec->placement.optimizer_device = OffloadDevice::kCpu;
-                                              }},
-                                         Form{"ParametersOnTheHost",
-                                              [](RunSpec* spec) {
-                                                spec->precision.dtype = DType::kBF16;
-                                                spec->placement.param_device = OffloadDevice::kCpu;
-                                                spec->placement.gradient_checkpointing = true;
-                                              }},
-                                         Form{"ParametersOnTheHostOnePass",
-                                              [](RunSpec* spec) {
-                                                spec->batch.accumulation_steps = 1;
-                                                spec->placement.param_device = OffloadDevice::kCpu;
-                                              }},
-                                         Form{"UpdatedInBackward",
-                                              [](RunSpec* spec) {
-                                                spec->precision.dtype = DType::kBF16;
-                                                spec->batch.accumulation_steps = 1;
-                                                spec->clipping.max_norm = 0;
-                                                spec->placement.optimizer_in_backward = true;
-                                                spec->placement.param_device = OffloadDevice::kCpu;
-                                              }},
-                                         Form{"OnTheDisk",
-                                              [](RunSpec* spec) {
-                                                spec->precision.dtype = DType::kBF16;
-                                                spec->batch.accumulation_steps = 1;
-                                                spec->clipping.max_norm = 0;
-                                                spec->placement.optimizer_in_backward = true;
-                                                spec->placement.optimizer_device = OffloadDevice::kNvme;
-                                                spec->placement.param_device = OffloadDevice::kNvme;
-                                                spec->placement.offload_dir = spec->output_dir + "-scratch";
-                                              }},
-                                         Form{"LoraBesideWeightsOnTheHost",
-                                              [](RunSpec* spec) {
-                                                spec->precision.dtype = DType::kBF16;
-                                                spec->lora.finetuning_type = FinetuningType::kLora;
-                                                spec->lora.rank = 4;
-                                                spec->placement.param_device = OffloadDevice::kCpu;
-                                              }},
-                                         Form{"Lora",
-                                              [](RunSpec* spec) {
-                                                spec->precision.dtype = DType::kBF16;
-                                                spec->lora.finetuning_type = FinetuningType::kLora;
-                                                spec->lora.rank = 4;
-                                                spec->lora.dropout = 0.1;
-                                                spec->placement.gradient_checkpointing = true;
-                                              }}),
-                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Forms, DeviceRun,
+    testing::Values(Form{"Float32", [](RunSettings*) {}},
+                    Form{"Bf16", [](RunSettings* spec) { spec->precision.dtype = DType::kBF16; }},
+                    Form{"OptimizerOnTheHost",
+                         [](RunSettings* spec) {
+                           spec->precision.dtype = DType::kBF16;
+                           spec->optimizer.form = OptimizerForm::kAdamWHalf;
+                           spec->placement.optimizer_device = OffloadDevice::kCpu;
+                         }},
+                    Form{"ParametersOnTheHost",
+                         [](RunSettings* spec) {
+                           spec->precision.dtype = DType::kBF16;
+                           spec->placement.param_device = OffloadDevice::kCpu;
+                           spec->placement.gradient_checkpointing = true;
+                         }},
+                    Form{"ParametersOnTheHostOnePass",
+                         [](RunSettings* spec) {
+                           spec->batch.accumulation_steps = 1;
+                           spec->placement.param_device = OffloadDevice::kCpu;
+                         }},
+                    Form{"UpdatedInBackward",
+                         [](RunSettings* spec) {
+                           spec->precision.dtype = DType::kBF16;
+                           spec->batch.accumulation_steps = 1;
+                           spec->clipping.max_norm = 0;
+                           spec->placement.optimizer_in_backward = true;
+                           spec->placement.param_device = OffloadDevice::kCpu;
+                         }},
+                    Form{"OnTheDisk",
+                         [](RunSettings* spec) {
+                           spec->precision.dtype = DType::kBF16;
+                           spec->batch.accumulation_steps = 1;
+                           spec->clipping.max_norm = 0;
+                           spec->placement.optimizer_in_backward = true;
+                           spec->placement.optimizer_device = OffloadDevice::kNvme;
+                           spec->placement.param_device = OffloadDevice::kNvme;
+                           spec->placement.offload_dir = spec->output_dir + "-scratch";
+                         }},
+                    Form{"LoraBesideWeightsOnTheHost",
+                         [](RunSettings* spec) {
+                           spec->precision.dtype = DType::kBF16;
+                           spec->lora.finetuning_type = FinetuningType::kLora;
+                           spec->lora.rank = 4;
+                           spec->placement.param_device = OffloadDevice::kCpu;
+                         }},
+                    Form{"Lora",
+                         [](RunSettings* spec) {
+                           spec->precision.dtype = DType::kBF16;
+                           spec->lora.finetuning_type = FinetuningType::kLora;
+                           spec->lora.rank = 4;
+                           spec->lora.dropout = 0.1;
+                           spec->placement.gradient_checkpointing = true;
+                         }}),
+    [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace tessera

@@ -55,7 +55,7 @@ TEST_P(FirstExchange, MakesOneModelOfThoseOfTheNodes) {
 
   std::map<std::string, std::vector<double>> means;
   for (int node = 0; node < ranks.num_nodes; ++node) {
-    RunSpec alone = run.spec;
+    RunSettings alone = run.spec;
     alone.outer.sync_every = 0;
     alone.data.dataset = {run.folder() / fmt::format("node-{}.safetensors", node)};
     alone.output_dir = run.folder() / fmt::format("node-{}", node);

@@ -114,7 +114,7 @@ TEST(LoadOnRanks, TrainingIsTheSameWhoeverReads) {
 }
 
 TEST(LoadOnRanks, PerClusterNeedsAShardedOptimizer) {
-  RunSpec spec;
+  RunSettings spec;
   FlagTable table;
   declare_training_flags(&table, &spec);
   spec.sharding.load_once = LoadOnce::kPerCluster;

@@ -35,7 +35,7 @@ ModelConfig some_chunks_config() {
   return config;
 }
 
-void offload(RunSpec* spec, const fs::path& folder) {
+void offload(RunSettings* spec, const fs::path& folder) {
   spec->placement.optimizer_device = OffloadDevice::kNvme;
   spec->placement.offload_dir = folder;
 }
@@ -199,7 +199,7 @@ TEST(Fit, AResumedRunKeepsItsOptimizerAndItsClipping) {
 }
 
 // Moves everything that can be on a disk there, in files that steps read and write in parts.
-void offload_all(RunSpec* spec, const fs::path& folder) {
+void offload_all(RunSettings* spec, const fs::path& folder) {
   offload(spec, folder);
   spec->placement.param_device = OffloadDevice::kNvme;
   spec->placement.optimizer_in_backward = true;

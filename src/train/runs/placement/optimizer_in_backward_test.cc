@@ -32,7 +32,7 @@ void train_in_backward(SavingRun& run, const std::string& output, const std::str
   run.run();
 }
 
-void move_to_disk(RunSpec* spec) {
+void move_to_disk(RunSettings* spec) {
   spec->placement.param_device = spec->placement.optimizer_device = OffloadDevice::kNvme;
   spec->placement.offload_dir = fs::path(spec->output_dir).parent_path() / "offload";
   spec->placement.transfers.block_bytes = 4096;  // even a tiny layer is several blocks

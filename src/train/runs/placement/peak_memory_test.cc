@@ -20,7 +20,7 @@ bool reset_peak() { return static_cast<bool>(std::ofstream("/proc/self/clear_ref
 struct PeakCase {
   const char* name;
   const char* dtype;  // with checkpointing if BF16
-  void (*change)(RunSpec* spec) = [](RunSpec*) {};
+  void (*change)(RunSettings* spec) = [](RunSettings*) {};
 
   friend void PrintTo(const PeakCase& of, std::ostream* out) { *out << of.name; }
 };
@@ -68,43 +68,43 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         PeakCase{"Float32", "float32"}, PeakCase{"Bfloat16Checkpointing", "bfloat16"},
         PeakCase{"EightBits", "bfloat16",
-                 [](RunSpec* spec) { spec->optimizer.form = OptimizerForm::kAdamW8Bit; }},
+                 [](RunSettings* spec) { spec->optimizer.form = OptimizerForm::kAdamW8Bit; }},
         PeakCase{"OuterOptimizer", "bfloat16",
-                 [](RunSpec* spec) {
+                 [](RunSettings* spec) {
                    spec->outer.sync_every = 1;
                    spec->sharding.quantized_gradients = GradientCode::kInt8;
                  }},
-        PeakCase{"Muon", "bfloat16", [](RunSpec* spec) { spec->optimizer.form = OptimizerForm::kMuon; }},
+        PeakCase{"Muon", "bfloat16", [](RunSettings* spec) { spec->optimizer.form = OptimizerForm::kMuon; }},
         PeakCase{"Adafactor", "bfloat16",
-                 [](RunSpec* spec) { spec->optimizer.form = OptimizerForm::kAdafactor; }},
+                 [](RunSettings* spec) { spec->optimizer.form = OptimizerForm::kAdafactor; }},
         PeakCase{"QuantizedBase", "bfloat16",
-                 [](RunSpec* spec) {
+                 [](RunSettings* spec) {
                    spec->lora.finetuning_type = FinetuningType::kLora;
                    spec->base.bits = 8;
                  }},
         PeakCase{"FrozenLayersOnDisk", "bfloat16",
-                 [](RunSpec* spec) {
+                 [](RunSettings* spec) {
                    spec->lora.finetuning_type = FinetuningType::kLora;
                    spec->placement.param_device = OffloadDevice::kNvme;
                  }},
         PeakCase{"OptimizerOnDisk", "bfloat16",
-                 [](RunSpec* spec) { spec->placement.optimizer_device = OffloadDevice::kNvme; }},
+                 [](RunSettings* spec) { spec->placement.optimizer_device = OffloadDevice::kNvme; }},
         PeakCase{"MuonOnDisk", "bfloat16",
-                 [](RunSpec* spec) {
+                 [](RunSettings* spec) {
                    spec->optimizer.form = OptimizerForm::kMuon;
                    spec->placement.optimizer_device = OffloadDevice::kNvme;
                  }},
         PeakCase{"InputsOnDisk", "bfloat16",
-                 [](RunSpec* spec) { spec->placement.checkpointing_mode = CheckpointingMode::kOffload; }},
+                 [](RunSettings* spec) { spec->placement.checkpointing_mode = CheckpointingMode::kOffload; }},
         PeakCase{"InBackward", "bfloat16",
-                 [](RunSpec* spec) { spec->placement.optimizer_in_backward = true; }},
+                 [](RunSettings* spec) { spec->placement.optimizer_in_backward = true; }},
         PeakCase{"LayersOnDisk", "bfloat16",
-                 [](RunSpec* spec) {
+                 [](RunSettings* spec) {
                    spec->placement.optimizer_in_backward = true;
                    spec->placement.param_device = OffloadDevice::kNvme;
                  }},
         PeakCase{"StateAndLayersOnDisk", "bfloat16",
-                 [](RunSpec* spec) {
+                 [](RunSettings* spec) {
                    spec->placement.optimizer_in_backward = true;
                    spec->placement.param_device = spec->placement.optimizer_device = OffloadDevice::kNvme;
                  }}),

@@ -28,7 +28,7 @@ struct BaseForm {
 constexpr int64_t kInt8Bits = 8, kNf4Bits = 4;
 const BaseForm kForms[] = {{"int8", kInt8Bits}, {"nf4", kNf4Bits}, {"nf4 double", kNf4Bits, true}};
 
-void set_form(const BaseForm& form, RunSpec* spec) {
+void set_form(const BaseForm& form, RunSettings* spec) {
   spec->lora.finetuning_type = FinetuningType::kLora;
   spec->lora.rank = 4;
   spec->schedule.learning_rate = 1e-2;
