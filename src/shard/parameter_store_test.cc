@@ -219,7 +219,7 @@ class StoreRank {
       model_->reserve(limits_of(batch_));
       give(store);
       for (; step_ < end; ++step_) step(store);
-      store.settle_state({});
+      store.state().settle({});
       comm_.barrier({"steps"});
       take(store);
       comm_.barrier({"state"});
@@ -233,7 +233,8 @@ class StoreRank {
     for (int64_t pass = 0; pass < case_.num_passes; ++pass) {
       const bool is_last = pass + 1 == case_.num_passes;
       model_->begin_pass(step_, pass);
-      model_->forward_backward(batch_, 1, 0, store.begin_pass(pass == 0, is_last));
+      model_->forward_backward(batch_, 1, 0,
+                               store.begin_pass(pass == 0, is_last ? PassKind::kLastPass : PassKind::kPass));
       store.end_pass();
     }
     const double squares = comm_.sum(store.gradient_squares(), {"squares"});
@@ -248,21 +249,21 @@ class StoreRank {
   // The masters and the tensors that have a value for every element.
   std::vector<StateKind> kinds(const ParameterStore& store) const {
     std::vector<StateKind> kinds = {StateKind::kMaster};
-    for (size_t i = 0; i < store.state_tensors().size() && is_elementwise(store.state_tensors()); ++i)
+    for (size_t i = 0; i < store.state().tensors().size() && is_elementwise(store.state().tensors()); ++i)
       kinds.push_back(state_kind(i));
     return kinds;
   }
   void give(ParameterStore& store) {
     const std::vector<StateKind> all = kinds(store);
     for (size_t k = 0; k < std::min(all.size(), result_->state.size()); ++k) {
-      for (const ElementRange& range : store.kept()) {
-        store.write_state(
+      for (const ElementRange& range : store.state().kept()) {
+        store.state().write(
             all[k], range.begin,
             std::span(result_->state[k])
                 .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin)));
       }
     }
-    store.state_written();
+    store.state().written();
     comm_.barrier({"given"});
   }
   void take(const ParameterStore& store) {
@@ -271,8 +272,8 @@ class StoreRank {
     result_->state.resize(all.size(),
                           std::vector<float>(static_cast<size_t>(model_->layout().num_elements())));
     for (size_t k = 0; k < all.size(); ++k) {
-      for (const ElementRange& range : store.owned()) {
-        store.read_state(
+      for (const ElementRange& range : store.state().owned()) {
+        store.state().read(
             all[k], range.begin,
             std::span(result_->state[k])
                 .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin)));

@@ -111,19 +111,19 @@ void BestCheckpoint::load(const Progress& progress) const {
   if (best.checkpoint_step == progress.step) return;
   mark_phase(setup.comm, RunPhase::kLoadingBestModel, progress.step + 1);
   const PatientScope patience(setup.comm);
-  ParameterStore& parameters = *setup.parameters;
+  StoreState& state = setup.parameters->state();
   const std::optional<Error> error = outside_error([&] {
     CheckpointReader::open(folder).load(
-        setup.model->layout(), parameters.state_tensors(), parameters.kept(),
-        [&parameters](StateKind kind, int64_t begin, std::span<const float> values) {
-          parameters.write_state(kind, begin, values);
+        setup.model->layout(), state.tensors(), state.kept(),
+        [&state](StateKind kind, int64_t begin, std::span<const float> values) {
+          state.write(kind, begin, values);
         },
         setup.pool);
   });
   if (const auto told = first_error(setup.comm, error, {"best model"})) {
     fail(told->code, "load_best_model_at_end: {}", told->message);
   }
-  parameters.state_written();
+  state.written();
 }
 
 }  // namespace tessera

@@ -78,7 +78,8 @@ Trainer::Trainer(const RunSpec& spec, ThreadPool& pool, TrainObserver& observer,
       stop_(comm, network_meter_,
             {setup_.spec.saving.on_sigterm, setup_.spec.time_to_end_s(),
              [this] { return files_.write_estimate_s(); }}),
-      files_(setup_.spec, comm, pool, *setup_.model, *setup_.parameters, network_meter_, setup_.observers,
+      files_(setup_.spec, comm, pool, *setup_.model, setup_.parameters->state(), network_meter_,
+             setup_.observers,
              {export_options_of(setup_), setup_.plan.snapshot_bytes, setup_.output_is_shared,
               *setup_.resume ? setup_.resume->last_saved_step() : -1}),
       runner_(*setup_.model, *setup_.parameters, setup_.data->train, comm, pool, stop_, *setup_.clocked_ops,
@@ -92,7 +93,7 @@ Trainer::Trainer(const RunSpec& spec, ThreadPool& pool, TrainObserver& observer,
       log_(spec.reporting.tokens_seen != TokensSeen::kNo, setup_.observers),
       best_checkpoint_(setup_, best_rule_, log_.history()) {
   if (*setup_.resume) restore_progress();
-  if (setup_.snapshots) setup_.snapshots->open(setup_.model->layout(), *setup_.parameters);
+  if (setup_.snapshots) setup_.snapshots->open(setup_.model->layout(), setup_.parameters->state());
 }
 
 void Trainer::restore_progress() {
@@ -348,12 +349,14 @@ void Trainer::save() {
 }
 
 void Trainer::synchronize() {
-  setup_.parameters->synchronize([this](ElementRange elements) { files_.saver().before_change(elements); });
+  setup_.parameters->state().synchronize(
+      [this](ElementRange elements) { files_.saver().before_change(elements); });
 }
 
 void Trainer::take_snapshot() {
   const NetworkMeterPause pause(network_meter_);
-  setup_.parameters->settle_state([this](ElementRange elements) { files_.saver().before_change(elements); });
+  setup_.parameters->state().settle(
+      [this](ElementRange elements) { files_.saver().before_change(elements); });
   std::string run;
   setup_.snapshots->write(progress_.step, [&] {
     run = training_record_json(record_now(progress_.best.checkpoint_step));
@@ -430,7 +433,7 @@ TrainSummary Trainer::finish_run() {
                                    ? static_cast<double>(progress_.step * setup_.plan.step_rows)
                                    : static_cast<double>(setup_.plan.num_rows) * progress_.epoch;
     log_.add(final_entry(progress_, num_samples, summary.runtime_s), progress_);
-    setup_.parameters->discard_state_tensors();  // plan_disk() counts on their room for the model
+    setup_.parameters->state().discard_tensors();  // plan_disk() counts on their room for the model
     files_.write_model(progress_.step,
                        [this] { return trainer_state_json(trainer_state(progress_), false, true); });
     if (progress_.best.checkpoint_step > 0) files_.keep_only_best(progress_.best.checkpoint_step);

@@ -208,9 +208,9 @@ class TrainStep {
                        /*decay_all=*/false, single_process(), pool_);
     for_weights(layout, DType::kF32, [&](int64_t begin, TensorView values) {
       const auto count = static_cast<size_t>(values.num_elements());
-      on_device_->write_state(StateKind::kMaster, begin, {values.as<float>(), count});
+      on_device_->state().write(StateKind::kMaster, begin, {values.as<float>(), count});
     });
-    on_device_->state_written();
+    on_device_->state().written();
   }
 
   // Random weights of one parameter after another, as elements of the host.

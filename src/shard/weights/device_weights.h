@@ -16,7 +16,7 @@ class DeviceWeights : public WeightPlace {
  public:
   explicit DeviceWeights(TrainableModel& model);
 
-  Device& device() const override { return model_->device(); }
+  Device& device() const { return model_->device(); }
   std::byte* open(int64_t group, WeightUse use) override;
   void reserve_packed_forms(std::span<const int64_t> bytes_by_group, PackShare pack_share) override;
   std::byte* packed_forms(int64_t group) override {
@@ -25,7 +25,7 @@ class DeviceWeights : public WeightPlace {
   TensorView memory() const override { return on_device_; }
   int64_t index(int64_t /*group*/, int64_t element) const override { return element; }
   void loaded(bool /*whole_node*/) override {}
-  void changed() override { std::fill(is_stale_.begin(), is_stale_.end(), true); }
+  void finish_updates() override { std::fill(is_stale_.begin(), is_stale_.end(), true); }
 
  protected:
   TrainableModel* model_;

@@ -78,32 +78,25 @@ std::span<std::byte> StreamedWeights::staged(int64_t count) const {
   return {memory_.bytes() + window_.staging_begin * size, static_cast<size_t>(count * size)};
 }
 
-void StreamedWeights::read(int64_t group, int64_t begin, int64_t count, Visit visit) const {
-  if (!is_in_file(group)) return visit(index(group, begin), begin, count, nullptr);
+void StreamedWeights::visit(Access access, int64_t group, int64_t begin, int64_t count, Visit body) const {
+  if (!is_in_file(group)) return body(index(group, begin), begin, count, nullptr);
+  const bool reads = access == Access::kRead;
   for (int64_t first = begin; first < begin + count; first += kStagedElements) {
     const int64_t size = std::min(kStagedElements, begin + count - first);
-    const std::lock_guard lock(staging_);
-    const std::span<std::byte> to = staged(size);
     const int64_t offset = file_offset(group, first);
-    transfer_all(file_.file().path(), "read", offset, to.size(), [&](size_t done) {
-      return ::pread(cached_fd_.get(), to.data() + done, to.size() - done,
-                     offset + static_cast<int64_t>(done));
-    });
-    const FileBytes in_file = {cached_fd_.get(), offset, std::ssize(to)};
-    visit(window_.staging_begin, first, size, &in_file);
-  }
-}
-
-void StreamedWeights::write(int64_t group, int64_t begin, int64_t count, Visit visit) {
-  if (!is_in_file(group)) return visit(index(group, begin), begin, count, nullptr);
-  for (int64_t first = begin; first < begin + count; first += kStagedElements) {
-    const int64_t size = std::min(kStagedElements, begin + count - first);
     const std::lock_guard lock(staging_);
-    visit(window_.staging_begin, first, size, nullptr);
-    const std::span<const std::byte> from = staged(size);
-    const int64_t offset = file_offset(group, first);
-    transfer_all(file_.file().path(), "write", offset, from.size(), [&](size_t done) {
-      return ::pwrite(cached_fd_.get(), from.data() + done, from.size() - done,
+    const std::span<std::byte> bytes = staged(size);
+    if (reads) {
+      transfer_all(file_.file().path(), "read", offset, bytes.size(), [&](size_t done) {
+        return ::pread(cached_fd_.get(), bytes.data() + done, bytes.size() - done,
+                       offset + static_cast<int64_t>(done));
+      });
+    }
+    const FileBytes in_file = {cached_fd_.get(), offset, std::ssize(bytes)};
+    body(window_.staging_begin, first, size, reads ? &in_file : nullptr);
+    if (reads) continue;
+    transfer_all(file_.file().path(), "write", offset, bytes.size(), [&](size_t done) {
+      return ::pwrite(cached_fd_.get(), bytes.data() + done, bytes.size() - done,
                       offset + static_cast<int64_t>(done));
     });
   }

@@ -37,9 +37,7 @@ class StreamedWeights final : public WeightPlace {
   void loaded(bool whole_node) override;
 
   // Through staged elements, which take another way than the passes: no update may be unfinished.
-  void read(int64_t group, int64_t begin, int64_t count, Visit visit) const override;
-  void write(int64_t group, int64_t begin, int64_t count, Visit visit) override;
-  bool stays_in_memory() const override { return false; }
+  void visit(Access access, int64_t group, int64_t begin, int64_t count, Visit body) const override;
   AsyncFileStatistics file_statistics() const override { return file_.file().statistics(); }
 
  private:

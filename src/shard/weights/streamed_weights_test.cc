@@ -73,12 +73,13 @@ class StreamedWeightsTest : public testing::TestWithParam<bool> {
     for (int64_t group = 0; group < num_groups(); ++group) {
       ++versions_[static_cast<size_t>(group)];
       const int64_t begin = first_of(group);
-      weights_.write(group, begin, size_of(group), [&](int64_t index, int64_t element, int64_t count, auto*) {
-        for (int64_t i = 0; i < count; ++i) {
-          const uint16_t next = value(group, element - begin + i);
-          std::memcpy(weights_.memory().bytes() + 2 * (index + i), &next, 2);
-        }
-      });
+      weights_.visit(WeightPlace::Access::kWrite, group, begin, size_of(group),
+                     [&](int64_t index, int64_t element, int64_t count, auto*) {
+                       for (int64_t i = 0; i < count; ++i) {
+                         const uint16_t next = value(group, element - begin + i);
+                         std::memcpy(weights_.memory().bytes() + 2 * (index + i), &next, 2);
+                       }
+                     });
     }
     weights_.loaded(/*whole_node=*/false);
   }
@@ -105,13 +106,13 @@ TEST_P(StreamedWeightsTest, PassesAndUpdatesSeeTheNewestValues) {
     }
     for (int64_t group = 0; group < num_groups(); ++group) {
       const int64_t half = size_of(group) / 2;
-      weights_.read(group, first_of(group) + half, size_of(group) - half,
-                    [&](int64_t index, int64_t element, int64_t, const FileBytes* in_file) {
-                      EXPECT_EQ(in_file != nullptr, is_in_file(group));
-                      uint16_t found = 0;
-                      std::memcpy(&found, weights_.memory().bytes() + 2 * index, 2);
-                      EXPECT_EQ(found, value(group, element - first_of(group))) << "group " << group;
-                    });
+      weights_.visit(WeightPlace::Access::kRead, group, first_of(group) + half, size_of(group) - half,
+                     [&](int64_t index, int64_t element, int64_t, const FileBytes* in_file) {
+                       EXPECT_EQ(in_file != nullptr, is_in_file(group));
+                       uint16_t found = 0;
+                       std::memcpy(&found, weights_.memory().bytes() + 2 * index, 2);
+                       EXPECT_EQ(found, value(group, element - first_of(group))) << "group " << group;
+                     });
     }
   }
 }
@@ -138,7 +139,10 @@ TEST_P(StreamedWeightsTest, AFileThatEndsEarlyIsNamedWithThePlace) {
     ASSERT_EQ(::ftruncate(again.get(), 0), 0);
   }
   expect_error(ExitCode::kIoError, {file.native() + ": read of 20 bytes at ", " failed: the file ends early"},
-               [&] { weights_.read(3, first_of(3), 10, [](int64_t, int64_t, int64_t, auto*) {}); });
+               [&] {
+                 weights_.visit(WeightPlace::Access::kRead, 3, first_of(3), 10,
+                                [](int64_t, int64_t, int64_t, auto*) {});
+               });
   expect_error(ExitCode::kIoError, {file.native() + ": read of ", " failed: the file ends early"},
                [&] { weights_.open(3, WeightUse::kForward); });
 }

@@ -18,6 +18,7 @@ class WeightPlace {
  public:
   // Makes a share of the packed forms of a group whose elements are at `weights`.
   using PackShare = std::function<void(int64_t group, std::byte* weights)>;
+  enum class Access { kRead, kWrite };
   // `index`: where memory() has elements [begin, begin + count) during the visit; in_file: where a file has
   // them as well, or null.
   using Visit = FunctionRef<void(int64_t index, int64_t begin, int64_t count, const FileBytes* in_file)>;
@@ -25,7 +26,6 @@ class WeightPlace {
   virtual ~WeightPlace() = default;
 
   // See ParameterAccess.
-  virtual Device& device() const { return host_device(); }
   virtual std::byte* open(int64_t group, WeightUse use) = 0;
   virtual void close(int64_t /*group*/) {}
   virtual void reserve_packed_forms(std::span<const int64_t> bytes_by_group, PackShare pack_share);
@@ -41,24 +41,18 @@ class WeightPlace {
   // This rank's part of a group, which is open or always in memory, has new values.
   virtual void written(int64_t /*group*/) {}
   // Collective: announces them. Call it for every group, in ascending order, once no rank uses the old
-  // values; then finish_updates() and changed().
+  // values; then finish_updates().
   virtual void updated(int64_t /*group*/) {}
-  virtual void finish_updates() {}
-  // Collective, after all parts were written through write(): `whole_node` if by the ranks of each node.
-  virtual void loaded(bool whole_node) = 0;
   // Data derived from the old weights is out of date.
-  virtual void changed() {}
+  virtual void finish_updates() {}
+  // Collective, after all parts were written through visit(): `whole_node` if by the ranks of each node.
+  virtual void loaded(bool whole_node) = 0;
 
   // Visits elements of this rank's part of a group outside of a pass, from one or several threads: for what
-  // is in a file, piece by piece under a lock. write() keeps what the visitor leaves there.
-  virtual void read(int64_t group, int64_t begin, int64_t count, Visit visit) const {
-    visit(index(group, begin), begin, count, nullptr);
+  // is in a file, piece by piece under a lock. kWrite keeps what the visitor leaves there.
+  virtual void visit(Access /*access*/, int64_t group, int64_t begin, int64_t count, Visit body) const {
+    body(index(group, begin), begin, count, nullptr);
   }
-  virtual void write(int64_t group, int64_t begin, int64_t count, Visit visit) {
-    visit(index(group, begin), begin, count, nullptr);
-  }
-  // Whether these elements are always at their index.
-  virtual bool stays_in_memory() const { return true; }
   // Transfers of the passes.
   virtual AsyncFileStatistics file_statistics() const { return {}; }
 };

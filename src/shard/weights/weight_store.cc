@@ -102,7 +102,7 @@ void WeightStore::reserve_packed_forms(std::span<const int64_t> bytes_by_group, 
                   std::move(pack_share));
 }
 
-void WeightStore::changed() {
+void WeightStore::finish_updates() {
   if (packed_) packed_->weights_changed();
 }
 

@@ -51,7 +51,7 @@ class WeightStore final : public WeightPlace {
   // Other nodes' parts are fetched in the background.
   void updated(int64_t group) override;
   void loaded(bool whole_node) override;
-  void changed() override;
+  void finish_updates() override;
 
  private:
   // Memory where a gathered group is or will be.

@@ -5,9 +5,8 @@
 namespace tessera {
 
 DiskUse DiskMeter::take() {
-  const AsyncFileStatistics state = parameters_->state_file_statistics(),
-                            weights = parameters_->weight_file_statistics(),
-                            frozen = frozen_ ? frozen_->file_statistics() : AsyncFileStatistics(),
+  const auto [state, weights] = parameters_->transfers();
+  const AsyncFileStatistics frozen = frozen_ ? frozen_->file_statistics() : AsyncFileStatistics(),
                             inputs = model_->input_file_statistics();
   AsyncFileStatistics files;
   for (const AsyncFileStatistics& each : {state, weights, frozen, inputs}) files += each;

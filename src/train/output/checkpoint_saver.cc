@@ -13,7 +13,7 @@ const OpLabel kCheckpointLabel = {"checkpoint"};
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(Communicator& comm, ThreadPool& pool, const ParameterStore& state,
+CheckpointSaver::CheckpointSaver(Communicator& comm, ThreadPool& pool, const StoreState& state,
                                  const WriteOptions& options)
     : comm_(&comm), pool_(&pool), state_(&state), options_(options) {}
 
@@ -49,7 +49,7 @@ bool CheckpointSaver::begin(const CheckpointPlan& plan, RunRecord record,
     writer_ = std::make_unique<CheckpointWriter>(
         plan_, state_->owned(),
         [state = state_](StateKind kind, int64_t begin, std::span<float> values) {
-          state->read_state(kind, begin, values);
+          state->read(kind, begin, values);
         },
         options_, *pool_, state_->stored_source());
   } catch (const Error& error) {

@@ -18,7 +18,7 @@
 #include "comm/communicator.h"
 #include "platform/thread_pool.h"
 #include "report/checkpoint_use.h"
-#include "shard/parameter_store.h"
+#include "shard/store_state.h"
 
 namespace tessera {
 
@@ -40,8 +40,7 @@ struct CheckpointShare {
 class CheckpointSaver {
  public:
   // Arguments passed by reference must outlive this.
-  CheckpointSaver(Communicator& comm, ThreadPool& pool, const ParameterStore& state,
-                  const WriteOptions& options);
+  CheckpointSaver(Communicator& comm, ThreadPool& pool, const StoreState& state, const WriteOptions& options);
   // Abandons an incomplete checkpoint.
   ~CheckpointSaver();
 
@@ -79,7 +78,7 @@ class CheckpointSaver {
 
   Communicator* comm_;
   ThreadPool* pool_;
-  const ParameterStore* state_;
+  const StoreState* state_;
   WriteOptions options_;
 
   CheckpointPlan plan_;

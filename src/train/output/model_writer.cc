@@ -14,11 +14,11 @@ const OpLabel kModelLabel = {"written model"};
 
 }  // namespace
 
-ModelWriter::ModelWriter(Communicator& comm, const TrainableModel& model, ParameterStore& parameters,
+ModelWriter::ModelWriter(Communicator& comm, const TrainableModel& model, StoreState& state,
                          ExportOptions options, bool output_is_shared)
     : comm_(comm),
       model_(model),
-      parameters_(parameters),
+      state_(state),
       options_(std::move(options)),
       output_is_shared_(output_is_shared) {}
 
@@ -41,7 +41,7 @@ void ModelWriter::write(OutputFolder* output, const std::filesystem::path& outpu
 
 void ModelWriter::export_whole(const std::filesystem::path& folder) {
   handed_over_ = true;
-  parameters_.export_masters([&](const WeightSource& source) {
+  state_.export_masters([&](const WeightSource& source) {
     export_model_folder(folder, model_.config(), model_.layout(), source, options_);
   });
 }
@@ -60,8 +60,8 @@ void ModelWriter::export_parts(const std::filesystem::path& folder) {
   });
   number = comm_.broadcast(number, 0, kModelLabel);
   all_do([&] {
-    files.write(number, parameters_.owned(), [this](int64_t begin, std::span<float> values) {
-      parameters_.read_state(StateKind::kMaster, begin, values);
+    files.write(number, state_.owned(), [this](int64_t begin, std::span<float> values) {
+      state_.read(StateKind::kMaster, begin, values);
     });
   });
   if (is_root) files.commit();
@@ -79,7 +79,7 @@ void ModelWriter::hand_over_to_first_rank(OutputFolder* output, const std::funct
     failure = std::current_exception();
   }
   // The others do their part even if rank 0 did not get that far.
-  if (!handed_over_ && !comm_.failures().failed()) parameters_.export_masters([](const WeightSource&) {});
+  if (!handed_over_ && !comm_.failures().failed()) state_.export_masters([](const WeightSource&) {});
   if (failure) std::rethrow_exception(failure);
 }
 

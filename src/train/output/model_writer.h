@@ -6,7 +6,7 @@
 
 #include "comm/communicator.h"
 #include "model/trainable_model.h"
-#include "shard/parameter_store.h"
+#include "shard/store_state.h"
 #include "train/output/output_folder.h"
 #include "weights/model_folder.h"
 
@@ -15,8 +15,8 @@ namespace tessera {
 class ModelWriter {
  public:
   // Arguments passed by reference must outlive this. `output_is_shared`: all nodes see output_dir.
-  ModelWriter(Communicator& comm, const TrainableModel& model, ParameterStore& parameters,
-              ExportOptions options, bool output_is_shared);
+  ModelWriter(Communicator& comm, const TrainableModel& model, StoreState& state, ExportOptions options,
+              bool output_is_shared);
 
   const ExportOptions& options() const { return options_; }
   // Whether `folder` has a model as write() leaves it, by the names and sizes of its files.
@@ -38,7 +38,7 @@ class ModelWriter {
 
   Communicator& comm_;
   const TrainableModel& model_;
-  ParameterStore& parameters_;
+  StoreState& state_;
   ExportOptions options_;
   bool output_is_shared_;
   bool handed_over_ = false;  // the masters, in hand_over_to_first_rank()

@@ -24,22 +24,22 @@ void write_if_different(const std::filesystem::path& path, const std::string& te
 }  // namespace
 
 RunFiles::RunFiles(const RunSpec& spec, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
-                   ParameterStore& parameters, NetworkMeter& meter, ObserverList& observers,
+                   StoreState& state, NetworkMeter& meter, ObserverList& observers,
                    const RunFilesOptions& options)
     : spec_(spec),
       comm_(comm),
       model_(model),
       meter_(meter),
       observers_(observers),
-      parameters_(parameters),
-      model_writer_(comm, model, parameters, options.export_options, options.output_is_shared),
-      saver_(comm, pool, parameters,
+      state_(state),
+      model_writer_(comm, model, state, options.export_options, options.output_is_shared),
+      saver_(comm, pool, state,
              {.snapshot_bytes = options.snapshot_bytes,
               .max_bytes_per_second = spec.saving.bytes_per_second.value_or(0) / comm.world().world_size}),
       last_saved_step_(options.last_saved_step) {
-  const StoredParts parts(spec.precision.export_dtype(), parameters.state_tensors());
-  checkpoint_bytes_ = static_cast<double>(stored_bytes(model.layout(), parameters.owned(), parts));
-  for (const ElementRange& range : parameters.owned()) {
+  const StoredParts parts(spec.precision.export_dtype(), state.tensors());
+  checkpoint_bytes_ = static_cast<double>(stored_bytes(model.layout(), state.owned(), parts));
+  for (const ElementRange& range : state.owned()) {
     model_bytes_ += static_cast<double>(parts.bytes(StoredParts::kModel, range.end - range.begin));
   }
 }
@@ -74,7 +74,7 @@ CheckpointPlan RunFiles::checkpoint_plan(int64_t step) const {
   plan.folder = std::filesystem::path(spec_.output_dir) / checkpoint_name(step);
   plan.config = &model_.config();
   plan.layout = &model_.layout();
-  plan.state_tensors = parameters_.state_tensors();
+  plan.state_tensors = state_.tensors();
   plan.export_options = model_writer_.options();
   plan.rank = comm_.world().rank;
   plan.world_size = comm_.world().world_size;
@@ -86,7 +86,7 @@ void RunFiles::save(const RunRecord& record, int64_t best_step) {
   finish_checkpoint(step);
   mark_phase(comm_, RunPhase::kBeginningCheckpoint, step + 1);
   const NetworkMeterPause pause(meter_);
-  parameters_.settle_state({});
+  state_.settle({});
   saver_.begin(checkpoint_plan(step), record, [this, step, best_step] {
     output_->checkpoint_written(step, spec_.saving.total_limit, best_step);
   });

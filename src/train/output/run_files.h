@@ -15,7 +15,7 @@
 #include "platform/thread_pool.h"
 #include "report/observer.h"
 #include "settings/run_settings.h"
-#include "shard/parameter_store.h"
+#include "shard/store_state.h"
 #include "train/measure/network_meter.h"
 #include "train/output/checkpoint_saver.h"
 #include "train/output/model_writer.h"
@@ -35,8 +35,7 @@ class RunFiles {
  public:
   // Changes no file yet. Arguments passed by reference must outlive this.
   RunFiles(const RunSpec& spec, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
-           ParameterStore& parameters, NetworkMeter& meter, ObserverList& observers,
-           const RunFilesOptions& options);
+           StoreState& state, NetworkMeter& meter, ObserverList& observers, const RunFilesOptions& options);
 
   // Opens output_dir: keeps the files of the run that continues from step `resumed_step`, or moves an earlier
   // run's aside. Rank 0 adds the files that report on steps to the observers.
@@ -86,7 +85,7 @@ class RunFiles {
   const TrainableModel& model_;
   NetworkMeter& meter_;
   ObserverList& observers_;
-  ParameterStore& parameters_;
+  StoreState& state_;
   ModelWriter model_writer_;
   // On rank 0, once opened.
   std::optional<OutputFolder> output_;

@@ -121,12 +121,12 @@ int PeerSnapshots::rank_of_node(int node) const {
   return (node + world.num_nodes) % world.num_nodes * world.local_world_size + world.local_rank;
 }
 
-void PeerSnapshots::open(const ParameterLayout& layout, const ParameterStore& state) {
+void PeerSnapshots::open(const ParameterLayout& layout, const StoreState& state) {
   const World& world = comm_->world();
   state_ = &state;
   owned_ = without_gaps(layout, state.owned());
   const std::vector<int64_t> bytes =
-      comm_->all_gather(sizes_of(owned_, state.state_tensors(), {}).slot_bytes(), kPeerSnapshotLabel);
+      comm_->all_gather(sizes_of(owned_, state.tensors(), {}).slot_bytes(), kPeerSnapshotLabel);
   const int before = rank_of_node(world.node_rank - 1);
   for (size_t index : {0, 1}) {
     if (!is_needed_[2 * kOwn + index])
@@ -155,7 +155,7 @@ void PeerSnapshots::write(int64_t step, const std::function<SnapshotTexts()>& ma
   const Stopwatch time;
   const SnapshotTexts texts = comm_->world().rank == 0 ? make_texts() : SnapshotTexts();
   const World& world = comm_->world();
-  const int64_t own_bytes = sizes_of(owned_, state_->state_tensors(), texts).slot_bytes();
+  const int64_t own_bytes = sizes_of(owned_, state_->tensors(), texts).slot_bytes();
   if (transfer_) transfer_->wait();
   // Once all ranks are here, the previous snapshot is complete everywhere.
   const std::vector<int64_t> bytes = comm_->all_gather(own_bytes, kPeerSnapshotLabel);
@@ -170,10 +170,8 @@ void PeerSnapshots::write(int64_t step, const std::function<SnapshotTexts()>& ma
     transfer_->receive(next_slot(kSent), sent_bytes);
   }
   own.write(
-      id_of(step), world.rank, owned_, std::ssize(state_->state_tensors()),
-      [this](StateKind kind, int64_t begin, std::span<float> values) {
-        state_->read_state(kind, begin, values);
-      },
+      id_of(step), world.rank, owned_, std::ssize(state_->tensors()),
+      [this](StateKind kind, int64_t begin, std::span<float> values) { state_->read(kind, begin, values); },
       texts, *pool_);
   if (transfer_) transfer_->send(own, own_bytes);
   for (size_t& newest : newest_) newest = 1 - newest;

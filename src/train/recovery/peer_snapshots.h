@@ -20,7 +20,7 @@
 #include "comm/communicator.h"
 #include "model/parameters.h"
 #include "platform/thread_pool.h"
-#include "shard/parameter_store.h"
+#include "shard/store_state.h"
 #include "train/recovery/held_state.h"
 
 namespace tessera {
@@ -47,7 +47,7 @@ class PeerSnapshots {
 
   // Collective, once before the first write(): allocates memory and connects the nodes. The arguments must
   // outlive this.
-  void open(const ParameterLayout& layout, const ParameterStore& state);
+  void open(const ParameterLayout& layout, const StoreState& state);
   // Collective: takes a snapshot of the current state. Sending continues after the return, at the latest
   // until the next call. Rank 0 calls make_texts().
   void write(int64_t step, const std::function<SnapshotTexts()>& make_texts);
@@ -69,7 +69,7 @@ class PeerSnapshots {
 
   Communicator* comm_;
   ThreadPool* pool_;
-  const ParameterStore* state_ = nullptr;
+  const StoreState* state_ = nullptr;
   std::vector<SnapshotSlot> slots_;
   std::array<size_t, 2> newest_ = {0, 0};   // of each pair: the slot not written next
   std::array<bool, 2 * 2> is_needed_ = {};  // by slot: part of what find() found

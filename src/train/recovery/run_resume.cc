@@ -197,27 +197,26 @@ std::optional<fs::path> RunResume::older_checkpoint() const {
   return !older && spec_.resume.by_name() ? asked_for : older;
 }
 
-void RunResume::load(const TrainableModel& model, ParameterStore& parameters, ThreadPool& pool,
+void RunResume::load(const TrainableModel& model, StoreState& state, ThreadPool& pool,
                      TrainObserver& observer) {
   const StateSink sink = [&](StateKind kind, int64_t begin, std::span<const float> values) {
-    parameters.write_state(kind, begin, values);
+    state.write(kind, begin, values);
   };
   while (!point_->held) {
     const fs::path folder = point_->reader->folder();
     const std::optional<Error> error = outside_error([&] {
-      point_->reader->load(model.layout(), parameters.state_tensors(), parameters.kept(), sink, pool,
+      point_->reader->load(model.layout(), state.tensors(), state.kept(), sink, pool,
                            [&](const LoadProgress& progress) {
                              observer.on_loading(progress.fraction(), progress.bytes_per_second());
                            });
     });
     const std::optional<RankError> told = first_error(comm_, error, kResumeLabel);
     if (!told) {
-      const std::string conversion =
-          point_->reader->conversion_to(model.layout(), parameters.state_tensors());
+      const std::string conversion = point_->reader->conversion_to(model.layout(), state.tensors());
       if (!conversion.empty() && comm_.world().rank == 0)
         log_warning("{} has the state of another optimizer, which is converted: {}", folder.string(),
                     conversion);
-      report_left_out(parameters.state_tensors());
+      report_left_out(state.tensors());
       break;
     }
     const std::optional<fs::path> older = older_checkpoint();
@@ -230,9 +229,8 @@ void RunResume::load(const TrainableModel& model, ParameterStore& parameters, Th
            older->string(), folder.string());
     }
   }
-  if (point_->held)
-    snapshots_->load(*point_->held, model.layout(), parameters.state_tensors(), parameters.kept(), sink);
-  parameters.state_written();
+  if (point_->held) snapshots_->load(*point_->held, model.layout(), state.tensors(), state.kept(), sink);
+  state.written();
 }
 
 void RunResume::report_left_out(StateTensors tensors) const {

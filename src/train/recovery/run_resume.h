@@ -15,7 +15,7 @@
 #include "report/observer.h"
 #include "report/trainer_state.h"
 #include "settings/run_settings.h"
-#include "shard/parameter_store.h"
+#include "shard/store_state.h"
 #include "train/recovery/peer_snapshots.h"
 #include "train/recovery/training_record.h"
 
@@ -48,8 +48,7 @@ class RunResume {
   void check_base(const TrainingRecord& now) const;
   // Collective: reads the state. A checkpoint that turns out to be damaged gives way to the one before it,
   // unless it was asked for by name.
-  void load(const TrainableModel& model, ParameterStore& parameters, ThreadPool& pool,
-            TrainObserver& observer);
+  void load(const TrainableModel& model, StoreState& state, ThreadPool& pool, TrainObserver& observer);
   // Tells the observer from where the run resumes, and with which other settings.
   void report(const TrainingRecord& now, TrainObserver& observer) const;
 

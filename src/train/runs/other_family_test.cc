@@ -55,37 +55,37 @@ class BigramTraining {
     return plan;
   }
 
-  static void start(const TrainableModel& model, ParameterStore& parameters) {
+  static void start(const TrainableModel& model, StoreState& state) {
     const std::vector<float> weights = random_weights(model.layout(), 0.3f, kSeed);
-    for (const ElementRange& range : parameters.kept()) {
+    for (const ElementRange& range : state.kept()) {
       const auto count = static_cast<size_t>(range.end - range.begin);
-      parameters.write_state(StateKind::kMaster, range.begin,
-                             std::span(weights).subspan(static_cast<size_t>(range.begin), count));
+      state.write(StateKind::kMaster, range.begin,
+                  std::span(weights).subspan(static_cast<size_t>(range.begin), count));
     }
-    parameters.state_written();
+    state.written();
   }
 
-  void resume(const TrainableModel& model, ParameterStore& parameters, int64_t step, ThreadPool& pool) const {
+  void resume(const TrainableModel& model, StoreState& state, int64_t step, ThreadPool& pool) const {
     const CheckpointReader reader = CheckpointReader::open(plan(model, {}, step, 0).folder);
     reader.load(
-        model.layout(), parameters.state_tensors(), parameters.kept(),
+        model.layout(), state.tensors(), state.kept(),
         [&](StateKind kind, int64_t begin, std::span<const float> values) {
-          parameters.write_state(kind, begin, values);
+          state.write(kind, begin, values);
         },
         pool);
-    parameters.state_written();
+    state.written();
   }
 
-  void save(const TrainableModel& model, ParameterStore& parameters, int64_t step, Communicator& comm,
+  void save(const TrainableModel& model, StoreState& state, int64_t step, Communicator& comm,
             ThreadPool& pool) const {
     const int rank = comm.world().rank;
-    const CheckpointPlan checkpoint = plan(model, parameters.state_tensors(), step, rank);
+    const CheckpointPlan checkpoint = plan(model, state.tensors(), step, rank);
     if (rank == 0) create_checkpoint(checkpoint);
     comm.barrier({"created"});
     const StateSource source = [&](StateKind kind, int64_t begin, std::span<float> values) {
-      parameters.read_state(kind, begin, values);
+      state.read(kind, begin, values);
     };
-    CheckpointWriter(checkpoint, parameters.owned(), source, {}, pool).wait();
+    CheckpointWriter(checkpoint, state.owned(), source, {}, pool).wait();
     comm.barrier({"written"});
     if (rank == 0) commit_checkpoint(checkpoint, {step, "{}", "{}", "{}"});
     comm.barrier({"committed"});
@@ -109,9 +109,9 @@ class BigramTraining {
     ActivationLimits limits = limits_of(batch);
     limits.pack_weights = !per_layer_;
     model.reserve(limits);
-    from == 0 ? start(model, parameters) : resume(model, parameters, from, pool);
+    from == 0 ? start(model, parameters.state()) : resume(model, parameters.state(), from, pool);
     for (int64_t step = from; step < to; ++step) {
-      const WeightUpdate update = parameters.begin_pass(/*is_first=*/true, /*is_last=*/true);
+      const WeightUpdate update = parameters.begin_pass(/*is_first=*/true, PassKind::kLastPass);
       double loss = model.forward_backward(batch, 1.0f / static_cast<float>(num_targets), 0, update).loss_sum;
       parameters.end_pass();
       const double norm = std::sqrt(comm.sum(parameters.gradient_squares(), {"norm"}));
@@ -120,8 +120,8 @@ class BigramTraining {
       parameters.update({.step = step + 1, .learning_rate = 0.02, .gradient_scale = std::min(1.0, 1 / norm)},
                         {});
     }
-    save(model, parameters, to, comm, pool);
-    parameters.export_masters([&](const WeightSource& source) {
+    save(model, parameters.state(), to, comm, pool);
+    parameters.state().export_masters([&](const WeightSource& source) {
       result->masters.resize(static_cast<size_t>(model.layout().num_parameters()));
       size_t end = 0;
       for (const Parameter& parameter : model.layout().parameters()) {

@@ -38,21 +38,21 @@ void initialize_adapters(RunSetup& setup, const ElementRange& range) {
     values.resize(static_cast<size_t>(end - begin));
     initialize_parameter(parameter, setup.model->config(), static_cast<uint64_t>(setup.spec.seed),
                          begin - parameter.offset, TensorView(values.data(), DType::kF32, {end - begin}));
-    setup.parameters->write_state(StateKind::kMaster, begin, values);
+    setup.parameters->state().write(StateKind::kMaster, begin, values);
   }
 }
 
 // Loads the weights, or for adapters those of adapter_name_or_path or new ones.
 void load_parameters(RunSetup& setup) {
   const LoadOnce once = setup.spec.sharding.load_once;
-  if (!setup.frozen) return setup.parameters->load(*setup.model_file, once, loading_progress(setup));
+  if (!setup.frozen) return setup.parameters->state().load(*setup.model_file, once, loading_progress(setup));
   if (!setup.spec.lora.adapter.empty()) {
     const auto file =
         SafetensorsModel::open(std::filesystem::path(setup.spec.lora.adapter) / kAdapterFileName);
-    return setup.parameters->load(file, once, {});
+    return setup.parameters->state().load(file, once, {});
   }
-  for (const ElementRange& range : setup.parameters->kept()) initialize_adapters(setup, range);
-  setup.parameters->state_written();
+  for (const ElementRange& range : setup.parameters->state().kept()) initialize_adapters(setup, range);
+  setup.parameters->state().written();
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ void load_run(RunSetup& setup) {
     if (*setup.resume) setup.resume->check_base(setup.record);
   }
   if (*setup.resume) {
-    setup.resume->load(*setup.model, *setup.parameters, setup.pool, setup.observers);
+    setup.resume->load(*setup.model, setup.parameters->state(), setup.pool, setup.observers);
   } else {
     load_parameters(setup);
   }

@@ -6,6 +6,13 @@
 #include "report/run_phase.h"
 
 namespace tessera {
+namespace {
+
+PassKind kind_of(int64_t pass, int64_t num_passes) {
+  return pass + 1 == num_passes ? PassKind::kLastPass : PassKind::kPass;
+}
+
+}  // namespace
 
 StepRunner::StepRunner(TrainableModel& model, ParameterStore& parameters, const Dataset& dataset,
                        Communicator& comm, ThreadPool& pool, StopAgreement& stop, ClockedOps& ops,
@@ -68,8 +75,8 @@ std::span<const int64_t> StepRunner::rows_of(const RowLists& passes, int64_t pas
   return passes[pass * num_teams + comm_.world().rank / team_size()];
 }
 
-void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, StepPart* part) {
-  const WeightUpdate update = parameters_.begin_pass(pass == 0, is_last);
+void StepRunner::run_pass(const RowLists& passes, int64_t pass, PassKind kind, StepPart* part) {
+  const WeightUpdate update = parameters_.begin_pass(pass == 0, kind);
   const std::span<const int64_t> rows = rows_of(passes, pass);
   if (rows.empty() || (context_ ? context_->exchange().is_abandoned() : stop_.has_abandoned())) {
     model_.take_part_in_forward_backward(update.mode);
@@ -129,9 +136,8 @@ void StepRunner::choose_dropout(std::span<const int64_t> rows) {
 void StepRunner::rehearse(const RowLists& passes) {
   const Stopwatch time;
   replay_.emplace(model_, pool_);
-  parameters_.expect_rehearsal();
   StepPart ignored;
-  run_pass(passes, 0, /*is_last=*/false, &ignored);
+  run_pass(passes, 0, PassKind::kRehearsal, &ignored);
   replay_->repeat();
   rehearsal_s_ = time.seconds();
 }
@@ -144,7 +150,7 @@ bool StepRunner::run_passes(const RowLists& passes, StepPart* part) {
   if (every > 0 && step_ % every == 0) rehearse(passes);
   for (int64_t pass = 0; pass < count; ++pass) {
     if (pass > 0 && stop_.abandon_together(pass)) break;
-    run_pass(passes, pass, pass + 1 == count, part);
+    run_pass(passes, pass, kind_of(pass, count), part);
     if (replay_ && !stop_.has_abandoned()) replay_difference_ = replay_->difference();
     replay_.reset();
   }
@@ -156,7 +162,7 @@ StepPart StepRunner::run_again(const RowLists& passes) {
   const int64_t count = num_passes(passes);
   StepPart part;
   ops_.restart();
-  for (int64_t pass = 0; pass < count; ++pass) run_pass(passes, pass, pass + 1 == count, &part);
+  for (int64_t pass = 0; pass < count; ++pass) run_pass(passes, pass, kind_of(pass, count), &part);
   part.gradient_squares = parameters_.gradient_squares();
   part.operations = ops_.take();
   return part;

@@ -75,7 +75,7 @@ class StepRunner {
 
  private:
   bool run_passes(const RowLists& passes, StepPart* part);
-  void run_pass(const RowLists& passes, int64_t pass, bool is_last, StepPart* part);
+  void run_pass(const RowLists& passes, int64_t pass, PassKind kind, StepPart* part);
   void rehearse(const RowLists& passes);
   void choose_dropout(std::span<const int64_t> rows);
   void mark_layer(int64_t group, WeightUse use);

@@ -60,10 +60,10 @@ Loaded load(const std::filesystem::path& folder, const ModelConfig& config, cons
     model.reserve(limits_of(batch));
     const SafetensorsModel file = SafetensorsModel::open(folder);
     int64_t& of_rank = num_bytes[static_cast<size_t>(comm.world().rank)];
-    parameters.load(file, once, [&](const LoadProgress& progress) { of_rank = progress.bytes_done; });
+    parameters.state().load(file, once, [&](const LoadProgress& progress) { of_rank = progress.bytes_done; });
     const double loss = model.forward_loss(batch).loss_sum;
     if (comm.world().rank == ranks.world_size() - 1) result.loss = loss;
-    parameters.export_masters([&](const WeightSource& source) {
+    parameters.state().export_masters([&](const WeightSource& source) {
       for (const Parameter& parameter : model.layout().parameters()) {
         std::vector<float> values(static_cast<size_t>(parameter.num_elements));
         source(parameter.offset, values);

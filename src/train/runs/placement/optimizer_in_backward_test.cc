@@ -221,19 +221,20 @@ class Trained {
   Trained(const ModelConfig& config, bool in_backward)
       : model_(config, DType::kF32, *ops_), parameters_(make(in_backward)) {
     model_.reserve(limits_of(batch_));
-    parameters_->write_state(StateKind::kMaster, 0, random_weights(model_.layout(), 0.3f, 11));
-    parameters_->state_written();
+    parameters_->state().write(StateKind::kMaster, 0, random_weights(model_.layout(), 0.3f, 11));
+    parameters_->state().written();
   }
 
   ParameterStore& parameters() { return *parameters_; }
   const ParameterLayout& layout() const { return model_.layout(); }
   void run(float grad_scale = 0.1f) {
-    model_.forward_backward(batch_, grad_scale, /*label_smoothing=*/0, parameters_->begin_pass(true, true));
+    model_.forward_backward(batch_, grad_scale, /*label_smoothing=*/0,
+                            parameters_->begin_pass(true, PassKind::kLastPass));
     parameters_->end_pass();
   }
   std::vector<float> values(StateKind kind) const {
     std::vector<float> out(static_cast<size_t>(model_.layout().num_elements()));
-    parameters_->read_state(kind, 0, out);
+    parameters_->state().read(kind, 0, out);
     return out;
   }
 
