@@ -119,7 +119,7 @@ double Communicator::waited_s() const {
   return waited_s;
 }
 
-// Exchanges along the rails first, then every rank of a node reads the same table. Two tables alternate, so
+// All-gathers along the rails first, then every rank of a node reads the same table. Two tables alternate, so
 // that no rank overwrites one that a slower rank is still reading.
 void Communicator::gather(std::span<const std::byte> own, const OpLabel& label) {
   const int64_t size = std::ssize(own);

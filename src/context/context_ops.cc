@@ -34,8 +34,8 @@ struct BufferSizes {
 
 }  // namespace
 
-int64_t ContextOps::exchange_bytes(const AttentionShape& shape, int64_t size, int64_t max_tokens,
-                                   DType dtype) {
+int64_t ContextOps::all_to_all_bytes(const AttentionShape& shape, int64_t size, int64_t max_tokens,
+                                     DType dtype) {
   return max_tokens * size * heads_of_member(shape, size).qkv_width() * dtype_bytes(dtype);
 }
 
@@ -81,14 +81,14 @@ ContextOps::Buffers ContextOps::take_buffers(const AttentionShape& own_heads, in
 
 void ContextOps::to_heads(ConstTensorView own, std::span<const RowSection> all_heads, TensorView shared,
                           const char* what) {
-  if (exchange_ == nullptr) return;
-  exchange_->to_shares(all_heads, own.dim(0), own.bytes(), shared.bytes(), {what});
+  if (all_to_all_ == nullptr) return;
+  all_to_all_->to_shares(all_heads, own.dim(0), own.bytes(), shared.bytes(), {what});
 }
 
 void ContextOps::to_tokens(ConstTensorView shared, std::span<const RowSection> all_heads, TensorView own,
                            const char* what) {
-  if (exchange_ == nullptr) return;
-  exchange_->to_tokens(all_heads, own.dtype(), own.dim(0), shared.bytes(), own.bytes(), {what});
+  if (all_to_all_ == nullptr) return;
+  all_to_all_->to_tokens(all_heads, own.dtype(), own.dim(0), shared.bytes(), own.bytes(), {what});
 }
 
 void ContextOps::attention(ConstTensorView qkv_TQ, const AttentionShape& shape,

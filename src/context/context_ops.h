@@ -1,8 +1,8 @@
 // Ops of a rank in a team (context_team.h): attention over the tokens of all members, whose operands hold
 // this rank's tokens. Everything else is forwarded to other Ops.
 //
-//   attention            q, k, v of own tokens, all heads -> exchange -> of all tokens, own heads
-//                        attention of own heads; o -> exchange -> of own tokens, all heads
+//   attention            q, k, v of own tokens, all heads -> all-to-all -> of all tokens, own heads
+//                        attention of own heads; o -> all-to-all -> of own tokens, all heads
 //   attention_backward   the same with do, o and q, k, v; dq, dk, dv come back
 //
 // lse has the same size either way: it stays with the heads, [H / size, size T] instead of [H, T].
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "context/context_exchange.h"
+#include "context/context_all_to_all.h"
 #include "ops/forwarding_ops.h"
 
 namespace tessera {
@@ -23,16 +23,16 @@ class ContextOps final : public ForwardingOps {
   // On the host.
   ContextOps(Ops& ops, int64_t size) : ForwardingOps(ops), size_(size) {}
 
-  // Without an exchange nothing moves between ranks: for planning, where only sizes count. It must outlive
+  // Without an all-to-all nothing moves between ranks: for planning, where only sizes count. It must outlive
   // this.
-  void connect(ContextExchange& exchange) { exchange_ = &exchange; }
+  void connect(ContextAllToAll& all_to_all) { all_to_all_ = &all_to_all; }
   // The bounds of the sequences of all members' tokens in the next pass (slice_batch.h).
   void set_sequences(std::span<const int32_t> cu_seqlens) {
     cu_seqlens_.assign(cu_seqlens.begin(), cu_seqlens.end());
   }
 
-  // The most bytes of own tokens in one exchange of `size` members.
-  static int64_t exchange_bytes(const AttentionShape& shape, int64_t size, int64_t max_tokens, DType dtype);
+  // The most bytes of own tokens in one all-to-all of `size` members.
+  static int64_t all_to_all_bytes(const AttentionShape& shape, int64_t size, int64_t max_tokens, DType dtype);
 
   int64_t workspace_bytes(const OpsLimits& limits) const override;
   void bind_workspace(std::span<std::byte> workspace) override;
@@ -60,7 +60,7 @@ class ContextOps final : public ForwardingOps {
                  const char* what);
 
   int64_t size_;
-  ContextExchange* exchange_ = nullptr;
+  ContextAllToAll* all_to_all_ = nullptr;
   std::vector<int32_t> cu_seqlens_;
   std::span<std::byte> workspace_;  // shared by attention and the other Ops
 };

@@ -142,17 +142,17 @@ TEST(ContextOps, ComputeWhatOneRankDoes) {
   }
 }
 
-TEST(ContextOps, PlanWithoutAnExchangeWhatTheyTakeWithOne) {
+TEST(ContextOps, PlanWithoutAnAllToAllWhatTheyTakeWithOne) {
   ThreadPool pool(1, CpuLimits());
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   const AttentionShape shape = {8, 4, 64, 0, 0.125f};
   const OpsLimits limits = limits_of(shape, DType::kBF16, 1000);
   // Operands, results and gradients of all tokens and a quarter of the heads.
-  const int64_t exchanged = 2 * 1000 * (16 + 8) * 64 * 2;
-  EXPECT_GE(ContextOps(*ops, 4).workspace_bytes(limits), exchanged);
-  EXPECT_EQ(ContextOps::exchange_bytes(shape, 4, 1000, DType::kBF16), 1000 * 16 * 64 * 2);
+  const int64_t moved = 2 * 1000 * (16 + 8) * 64 * 2;
+  EXPECT_GE(ContextOps(*ops, 4).workspace_bytes(limits), moved);
+  EXPECT_EQ(ContextOps::all_to_all_bytes(shape, 4, 1000, DType::kBF16), 1000 * 16 * 64 * 2);
   // Every key-value head goes to two members.
-  EXPECT_EQ(ContextOps::exchange_bytes(shape, 8, 1000, DType::kBF16), 1000 * 24 * 64 * 2);
+  EXPECT_EQ(ContextOps::all_to_all_bytes(shape, 8, 1000, DType::kBF16), 1000 * 24 * 64 * 2);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@ namespace tessera {
 
 void ContextRank::open(Communicator& comm, const AttentionShape& heads, DType dtype, int64_t max_tokens,
                        ThreadPool& pool) {
-  exchange_.emplace(comm, team_, ContextOps::exchange_bytes(heads, team_.size, max_tokens, dtype), pool);
-  ops_.connect(*exchange_);
+  all_to_all_.emplace(comm, team_, ContextOps::all_to_all_bytes(heads, team_.size, max_tokens, dtype), pool);
+  ops_.connect(*all_to_all_);
 }
 
 const PackedBatch& ContextRank::take_slice(const PackedBatch& rows) {

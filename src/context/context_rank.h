@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "context/context_exchange.h"
+#include "context/context_all_to_all.h"
 #include "context/context_ops.h"
 #include "context/context_team.h"
 #include "tensor/packed_batch.h"
@@ -25,7 +25,7 @@ class ContextRank {
   // through layers with these heads.
   void open(Communicator& comm, const AttentionShape& heads, DType dtype, int64_t max_tokens,
             ThreadPool& pool);
-  ContextExchange& exchange() { return *exchange_; }
+  ContextAllToAll& all_to_all() { return *all_to_all_; }
 
   // This rank's slice of the next pass, which is of these rows on all members of the team. Valid until the
   // next call.
@@ -37,7 +37,7 @@ class ContextRank {
  private:
   ContextTeam team_;
   ContextOps ops_;
-  std::optional<ContextExchange> exchange_;
+  std::optional<ContextAllToAll> all_to_all_;
   PackedBatch slice_;
   std::vector<int32_t> cu_seqlens_;
   int64_t num_tokens_of_rows_ = 0;

@@ -68,7 +68,7 @@ void warn_of_missing_ends(const RowPlan& plan, const ChatTemplate* chat_template
 
 // Says that TRL uses another template, and why this is not done here.
 void warn_of_own_template(const RowOptions& options, const ChatTemplate* chat_template) {
-  if (chat_template == nullptr || !options.assistant_only_loss || !chat_template->is_exchanged_by_trl())
+  if (chat_template == nullptr || !options.assistant_only_loss || !chat_template->is_replaced_by_trl())
     return;
   log_warning(
       "assistant_only_loss: the model's own chat template is used, whose text the model sees later; TRL has "

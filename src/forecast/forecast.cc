@@ -114,7 +114,7 @@ class Forecaster {
     RunPlan plan;
     planner_.fill_memory(request, machine_, &plan);
     ScheduleForecast out;
-    static_cast<ExchangeForecast&>(out) = forecast_exchange(request, plan.wire);
+    static_cast<TrafficForecast&>(out) = forecast_traffic(request, plan.wire);
     out.schedule = plan.zero.schedule;
     out.node_bytes = plan.memory.node_bytes();
     out.fits = needed_bytes(model_, request) <= machine_.free_bytes;
@@ -123,21 +123,21 @@ class Forecaster {
         !request.zero.outer) {
       quantized.zero.quantized_weights = true;
       planner_.fill_memory(quantized, machine_, &plan);
-      out.int8_weights = forecast_exchange(quantized, plan.wire);
+      out.int8_weights = forecast_traffic(quantized, plan.wire);
     }
     if (!request.zero.quantized_gradients) {
       quantized.zero.quantized_gradients = GradientCode::kInt4;
       // The errors take memory that the plan may have spent on something else.
       quantized = planner_.choose_memory(machine_, quantized.zero);
       planner_.fill_memory(quantized, machine_, &plan);
-      out.int4_gradients = forecast_exchange(quantized, plan.wire);
+      out.int4_gradients = forecast_traffic(quantized, plan.wire);
       out.int4_node_bytes = plan.memory.node_bytes();
       out.int4_fits = needed_bytes(model_, quantized) <= machine_.free_bytes;
     }
     return out;
   }
 
-  ExchangeForecast forecast_exchange(const MemoryRequest& request, const WireBytes& wire) {
+  TrafficForecast forecast_traffic(const MemoryRequest& request, const WireBytes& wire) {
     const double bytes_per_s = cluster_.network_gbps / 8 * 1e9;
     return {wire, static_cast<double>(std::max(wire.sent(), wire.received())) / bytes_per_s,
             time_of(request)};

@@ -42,22 +42,22 @@ struct ClusterShape {
 // time, except a disk.
 MachineRates rates_of_peak(double node_tflops, int64_t num_cores, double mfu);
 
-struct ExchangeForecast {
+struct TrafficForecast {
   WireBytes wire;                // per optimizer step and node
   double network_s = 0;          // for `wire` at full speed, sending and receiving at once
   std::optional<StepTime> time;  // with ClusterShape::rates
 };
 
 // Forecasts a run with one gather schedule.
-struct ScheduleForecast : ExchangeForecast {
+struct ScheduleForecast : TrafficForecast {
   GatherSchedule schedule = GatherSchedule::kPerStep;
   int64_t node_bytes = 0;  // memory
   bool fits = false;
   // The forecast with zero_quantized_weights, if that is possible and not already set.
-  std::optional<ExchangeForecast> int8_weights;
+  std::optional<TrafficForecast> int8_weights;
   // In addition with zero_quantized_gradients int4, unless gradients are quantized; with a node's memory in
   // that case.
-  std::optional<ExchangeForecast> int4_gradients;
+  std::optional<TrafficForecast> int4_gradients;
   int64_t int4_node_bytes = 0;
   bool int4_fits = false;
 };

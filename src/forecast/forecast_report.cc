@@ -42,22 +42,22 @@ std::string network_text(const RunForecast& forecast) {
     text += "\n";
   };
   add_line("schedule", "fits", {"memory", "gathered", "reduced"}, {"network", "exposed", "step"});
-  const auto add_exchange = [&](const char* name, const std::string& fits, const std::string& memory,
-                                const ExchangeForecast& exchange) {
+  const auto add_traffic = [&](const char* name, const std::string& fits, const std::string& memory,
+                               const TrafficForecast& traffic) {
     const auto time = [&](auto part) {
-      return exchange.time ? seconds_text(std::invoke(part, *exchange.time)) : "-";
+      return traffic.time ? seconds_text(std::invoke(part, *traffic.time)) : "-";
     };
     add_line(name, fits,
-             {memory, format_bytes(exchange.wire.received_gather), format_bytes(exchange.wire.sent_reduce)},
-             {seconds_text(exchange.network_s), time(&StepTime::exposed_s), time(&StepTime::step_s)});
+             {memory, format_bytes(traffic.wire.received_gather), format_bytes(traffic.wire.sent_reduce)},
+             {seconds_text(traffic.network_s), time(&StepTime::exposed_s), time(&StepTime::step_s)});
   };
   bool has_int8 = false, has_int4 = false;
   const auto add_schedule = [&](const std::string& name, const ScheduleForecast& each) {
-    add_exchange(name.c_str(), each.fits ? "yes" : "no", format_bytes(each.node_bytes), each);
-    if (each.int8_weights) add_exchange(" int8", "", "", *each.int8_weights);
+    add_traffic(name.c_str(), each.fits ? "yes" : "no", format_bytes(each.node_bytes), each);
+    if (each.int8_weights) add_traffic(" int8", "", "", *each.int8_weights);
     if (each.int4_gradients) {
-      add_exchange(" int4", each.int4_fits ? "yes" : "no", format_bytes(each.int4_node_bytes),
-                   *each.int4_gradients);
+      add_traffic(" int4", each.int4_fits ? "yes" : "no", format_bytes(each.int4_node_bytes),
+                  *each.int4_gradients);
     }
     has_int8 = has_int8 || each.int8_weights;
     has_int4 = has_int4 || each.int4_gradients;
@@ -104,13 +104,13 @@ OrderedJson time_json(const std::optional<StepTime>& time) {
   return time ? step_time_json(*time) : OrderedJson();
 }
 
-OrderedJson exchange_json(const ExchangeForecast& exchange) {
-  return {{"sent_gather_bytes", exchange.wire.sent_gather},
-          {"received_gather_bytes", exchange.wire.received_gather},
-          {"sent_reduce_bytes", exchange.wire.sent_reduce},
-          {"received_reduce_bytes", exchange.wire.received_reduce},
-          {"network_s", exchange.network_s},
-          {"time", time_json(exchange.time)}};
+OrderedJson traffic_json(const TrafficForecast& traffic) {
+  return {{"sent_gather_bytes", traffic.wire.sent_gather},
+          {"received_gather_bytes", traffic.wire.received_gather},
+          {"sent_reduce_bytes", traffic.wire.sent_reduce},
+          {"received_reduce_bytes", traffic.wire.received_reduce},
+          {"network_s", traffic.network_s},
+          {"time", time_json(traffic.time)}};
 }
 
 OrderedJson schedule_json(const ScheduleForecast& each, int64_t sync_every) {
@@ -118,9 +118,9 @@ OrderedJson schedule_json(const ScheduleForecast& each, int64_t sync_every) {
                           {"sync_every", sync_every},
                           {"node_bytes", each.node_bytes},
                           {"fits", each.fits}};
-  schedule.update(exchange_json(each));
-  schedule["int8_weights"] = each.int8_weights ? exchange_json(*each.int8_weights) : OrderedJson();
-  schedule["int4_gradients"] = each.int4_gradients ? exchange_json(*each.int4_gradients) : OrderedJson();
+  schedule.update(traffic_json(each));
+  schedule["int8_weights"] = each.int8_weights ? traffic_json(*each.int8_weights) : OrderedJson();
+  schedule["int4_gradients"] = each.int4_gradients ? traffic_json(*each.int4_gradients) : OrderedJson();
   if (each.int4_gradients) {
     schedule["int4_gradients"]["node_bytes"] = each.int4_node_bytes;
     schedule["int4_gradients"]["fits"] = each.int4_fits;

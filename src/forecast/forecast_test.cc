@@ -165,9 +165,10 @@ TEST_F(ForecastTest, RanksThatShareRowsHaveTheirPartOfTheWork) {
               static_cast<double>(bytes_of(alone, "kept for backward")) / 2, 1e6);
   // Queries, keys and values of a rank's tokens, sent and received.
   const int64_t qkv = 4096 * (config_.num_attention_heads + 2 * 4) * config_.head_dim * 2;
-  EXPECT_NEAR(static_cast<double>(bytes_of(shared, "exchange of heads")), static_cast<double>(2 * qkv), 1e3);
-  EXPECT_EQ(bytes_of(alone, "exchange of heads"), 0);
-  // Forward, recomputed and backward: of every exchange half crosses.
+  EXPECT_NEAR(static_cast<double>(bytes_of(shared, "all-to-all of heads")), static_cast<double>(2 * qkv),
+              1e3);
+  EXPECT_EQ(bytes_of(alone, "all-to-all of heads"), 0);
+  // Forward, recomputed and backward: of every all-to-all half crosses.
   const int64_t o = 4096 * config_.num_attention_heads * config_.head_dim * 2;
   const int64_t sent = config_.num_hidden_layers * (2 * (qkv + o) + 2 * (qkv + o)) / 2;
   EXPECT_NEAR(shared.time->exposed_s - alone.time->exposed_s, static_cast<double>(sent) * 8 / 1e6,

@@ -118,7 +118,7 @@ inline int64_t state_bytes(StateTensors tensors, int64_t num_elements) {
 // Consecutive elements that are only stored together.
 inline int64_t state_block(DType dtype) { return is_block_code(dtype) ? kCodeBlock : 1; }
 
-// Selects the values: the master weight, or a tensor of the list. All are exchanged in float32.
+// Selects the values: the master weight, or a tensor of the list. All are passed on in float32.
 enum class StateKind : size_t { kMaster };
 
 inline constexpr StateKind state_kind(size_t tensor) { return StateKind{1 + tensor}; }

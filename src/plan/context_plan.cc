@@ -12,9 +12,10 @@ AttentionShape heads_of(const TrainableModel& model) { return attention_shape(mo
 
 int64_t context_buffer_bytes(const TrainableModel& model, const MemoryRequest& request) {
   if (request.context_size == 1) return 0;
-  return ContextExchange::buffer_bytes(request.context_size, request.local_world_size,
-                                       ContextOps::exchange_bytes(heads_of(model), request.context_size,
-                                                                  request.limits.max_tokens, model.dtype()));
+  return ContextAllToAll::buffer_bytes(
+      request.context_size, request.local_world_size,
+      ContextOps::all_to_all_bytes(heads_of(model), request.context_size, request.limits.max_tokens,
+                                   model.dtype()));
 }
 
 int64_t context_wire_bytes(const TrainableModel& model, const MemoryRequest& request) {
@@ -22,7 +23,7 @@ int64_t context_wire_bytes(const TrainableModel& model, const MemoryRequest& req
   if (size <= request.local_world_size) return 0;
   const AttentionShape own_heads = heads_of_member(heads_of(model), size);
   const auto sent = [&](int64_t width) {
-    return request.local_world_size * ContextExchange::sent_bytes(size, request.local_world_size,
+    return request.local_world_size * ContextAllToAll::sent_bytes(size, request.local_world_size,
                                                                   width * dtype_bytes(model.dtype()),
                                                                   request.limits.max_tokens);
   };

@@ -203,7 +203,8 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
   add(MemoryKind::kBuffers, "writing weights", request.export_bytes,
       request.first_rank_exports ? MemoryScope::kFirstRank : MemoryScope::kRank, MemoryUse::kSaving);
   if (request.first_rank_exports) {
-    add(MemoryKind::kBuffers, "exchange of masters", kExchangeBytes, MemoryScope::kNode, MemoryUse::kSaving);
+    add(MemoryKind::kBuffers, "export of masters", kMasterExportBytes, MemoryScope::kNode,
+        MemoryUse::kSaving);
   }
   add(MemoryKind::kBuffers, "checkpoint snapshot", request.snapshot_bytes, MemoryScope::kRank,
       MemoryUse::kSaving);
@@ -221,11 +222,11 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
   add(MemoryKind::kBuffers, "network",
       (request.zero.outer ? 2 : 1) *
           NetworkGroup::buffer_bytes(request.num_nodes, request.connections, request.fabric));
-  add(MemoryKind::kBuffers, "exchange of heads",
+  add(MemoryKind::kBuffers, "all-to-all of heads",
       request.local_world_size * context_buffer_bytes(model, request), MemoryScope::kNode);
   if (request.context_size > request.local_world_size) {
     const auto num_nodes = static_cast<int>(request.context_size / request.local_world_size);
-    add(MemoryKind::kBuffers, "network, exchange of heads",
+    add(MemoryKind::kBuffers, "network, all-to-all of heads",
         NetworkGroup::buffer_bytes(num_nodes, request.connections, request.fabric));
   }
   add(MemoryKind::kProgram, "products of integers", request.product_bytes);

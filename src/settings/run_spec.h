@@ -332,7 +332,7 @@ struct RunSettings {
   PlacementSpec placement;
   MachineSpec machine;
   ShardingSpec sharding;
-  OuterSettings outer;  // sync_every 0: nodes exchange weights in every step
+  OuterSettings outer;  // sync_every 0: nodes train together in every step
   NetworkSpec network;
   ReportingSpec reporting;
   EvaluationSpec evaluation;

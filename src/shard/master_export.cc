@@ -8,22 +8,22 @@
 
 namespace tessera {
 
-constexpr int64_t kExchangeElements = kExchangeBytes / static_cast<int64_t>(sizeof(float));
+constexpr int64_t kExportElements = kMasterExportBytes / static_cast<int64_t>(sizeof(float));
 
 MasterExport::MasterExport(const ShardPlan& plan, const OwnedPieces& pieces, Communicator& comm)
     : plan_(&plan),
       pieces_(&pieces),
       comm_(&comm),
-      memory_(comm.node().allocate("exchange of masters", kExchangeBytes)) {
+      memory_(comm.node().allocate("export of masters", kMasterExportBytes)) {
   for (int64_t g = 0; g < plan.num_groups(); ++g) {
     const Part group = plan.group(g);
-    for (int64_t begin = group.begin; begin < group.end; begin += kExchangeElements) {
-      chunks_.push_back({g, {begin, std::min(begin + kExchangeElements, group.end)}});
+    for (int64_t begin = group.begin; begin < group.end; begin += kExportElements) {
+      chunks_.push_back({g, {begin, std::min(begin + kExportElements, group.end)}});
     }
   }
 }
 
-void MasterExport::exchange(const Chunk& chunk, const WeightSource& own) {
+void MasterExport::share(const Chunk& chunk, const WeightSource& own) {
   const World& world = comm_->world();
   const OpLabel label = {"master weights", chunk.group};
   comm_->node().barrier(label);  // rank 0 has read the previous content
@@ -60,14 +60,14 @@ class MasterExport::Reader {
       begin += count;
     }
   }
-  // The other ranks expect every chunk to be exchanged.
+  // The other ranks expect every chunk to be shared.
   void finish() {
     while (next_ < masters_.chunks_.size()) advance();
   }
 
  private:
   const Chunk& current() const { return masters_.chunks_[next_ - 1]; }
-  void advance() { masters_.exchange(masters_.chunks_[next_++], own_); }
+  void advance() { masters_.share(masters_.chunks_[next_++], own_); }
 
   MasterExport& masters_;
   const WeightSource& own_;

@@ -1,5 +1,5 @@
 // The master weights of all ranks in the hands of rank 0, in ascending order: every node shows them to it
-// piece by piece, in kExchangeBytes of memory that its ranks share.
+// piece by piece, in kMasterExportBytes of memory that its ranks share.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ class MasterExport {
   class Reader;
 
   // Collective: fills every node's memory_ with the masters of the chunk.
-  void exchange(const Chunk& chunk, const WeightSource& own);
+  void share(const Chunk& chunk, const WeightSource& own);
 
   const ShardPlan* plan_;
   const OwnedPieces* pieces_;

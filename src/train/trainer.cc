@@ -86,7 +86,7 @@ Trainer::Trainer(const RunSpec& spec, ThreadPool& pool, TrainObserver& observer,
               setup_.context_rank(), step_options_of(setup_)),
       update_(setup_.spec.clipping, setup_.spec.placement.optimizer_in_backward, *setup_.schedule,
               *setup_.parameters, runner_, files_.saver(), comm),
-      exchange_(comm.world(), !setup_.spec.placement.offload_dir.empty(), trains_apart()),
+      gather_(comm.world(), !setup_.spec.placement.offload_dir.empty(), trains_apart()),
       guards_(make_step_guards(setup_.spec.guards, *setup_.model, setup_.data->train, *setup_.parameters,
                                comm, setup_.context_rank())),
       best_rule_(setup_.spec.evaluation),
@@ -221,7 +221,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& st
   stop_.begin_step();
   // Excludes the traffic of evaluations and checkpoints.
   disk_meter_.take();
-  if (setup_.context) setup_.context->exchange().take_network();
+  if (setup_.context) setup_.context->all_to_all().take_network();
   mark_phase(setup_.comm, "choosing rows", step + 1);
   const RowLists& passes = setup_.rows->passes_of_step(step);
   const int64_t num_targets = setup_.rows->count_targets(step, passes);
@@ -241,16 +241,16 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& st
     const NetworkMeterPause pause(network_meter_);
     part->network = network_meter_.take();
     part->network.add(setup_.parameters->take_network());
-    if (setup_.context) part->network.add(setup_.context->exchange().take_network());
+    if (setup_.context) part->network.add(setup_.context->all_to_all().take_network());
     part->disk = disk_meter_.take();
-    exchange_.gather(*part, stop_.share(), files_.saver().share(), setup_.peak->share(), setup_.comm);
+    gather_.run(*part, stop_.share(), files_.saver().share(), setup_.peak->share(), setup_.comm);
   }
-  const bool is_complete = stop_.take_shares(exchange_.stops);
-  setup_.peak->take_shares(exchange_.peaks);
-  files_.saver().take_shares(exchange_.checkpoints);
+  const bool is_complete = stop_.take_shares(gather_.stops);
+  setup_.peak->take_shares(gather_.peaks);
+  files_.saver().take_shares(gather_.checkpoints);
   if (!is_complete) return std::nullopt;
 
-  StepMetrics metrics = exchange_.sums(num_targets);
+  StepMetrics metrics = gather_.sums(num_targets);
   metrics.step = step + 1;
   metrics.num_micro_batches = micro_batches_of(passes);
   metrics.epoch = setup_.rows->batches().epoch_after(step + 1);
@@ -259,8 +259,8 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& st
   metrics.skipped = !passes_guards(passes, &metrics);
   metrics.times.rows_s += choosing_s;
   if (!metrics.skipped) {
-    update_.finish_step(passes, exchange_.parts[static_cast<size_t>(world().rank)],
-                        exchange_.norm_for(world()), progress_, &metrics);
+    update_.finish_step(passes, gather_.parts[static_cast<size_t>(world().rank)], gather_.norm_for(world()),
+                        progress_, &metrics);
     ++progress_.num_updates;
     progress_.last_grad_norm = metrics.grad_norm;
   } else {
@@ -276,7 +276,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& st
   metrics.times.other_s = std::max(0.0, metrics.step_time_s - metrics.times.listed_s());
   metrics.tokens_per_second = static_cast<double>(metrics.num_tokens) / metrics.step_time_s;
   double flops = 0, compute_s = 0;
-  for (const StepPart& of_rank : exchange_.parts) {
+  for (const StepPart& of_rank : gather_.parts) {
     flops += of_rank.flops;
     compute_s += of_rank.compute_s;
   }
@@ -307,7 +307,7 @@ LossDivisor Trainer::loss_divisor(int64_t step, const RowLists& passes, int64_t 
 }
 
 bool Trainer::passes_guards(const RowLists& passes, StepMetrics* metrics) {
-  const CheckedStep step = {metrics, exchange_.parts, &passes, &runner_.replay_difference()};
+  const CheckedStep step = {metrics, gather_.parts, &passes, &runner_.replay_difference()};
   for (const auto& guard : guards_) {
     const GuardVerdict verdict = guard->check(step);
     if (verdict.action == GuardVerdict::Action::kSkip) return false;

@@ -25,7 +25,7 @@
 #include "train/measure/run_clock.h"
 #include "train/output/run_files.h"
 #include "train/setup/run_setup.h"
-#include "train/step/step_exchange.h"
+#include "train/step/step_gather.h"
 #include "train/step/step_guard.h"
 #include "train/step/step_runner.h"
 #include "train/step/step_update.h"
@@ -110,7 +110,7 @@ class Trainer {
   RunFiles files_;
   StepRunner runner_;
   StepUpdate update_;
-  StepExchange exchange_;
+  StepGather gather_;
   std::vector<std::unique_ptr<StepGuard>> guards_;
 
   BestModelRule best_rule_;

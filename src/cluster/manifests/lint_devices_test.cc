@@ -140,7 +140,7 @@ TEST(LintDevices, CardsNeedATolerationAndSeveralNeedSharedMemory) {
   std::string one = card_job_of(JobKind::kJob);
   for (size_t at; (at = one.find("nvidia.com/gpu: \"2\"")) != std::string::npos;) one[at + 17] = '1';
   EXPECT_THAT(findings_with(one, "mountPath: /dev/shm", "mountPath: /shm"), ElementsAre())
-      << "one card exchanges nothing";
+      << "one card has no peer";
 }
 
 TEST(LintDevices, ARunOnACardAsksForOne) {

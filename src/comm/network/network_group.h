@@ -66,7 +66,7 @@ class NetworkGroup {
   static constexpr int kMaxRunning = 1024;  // pieces of 17 billion weights (shard/outer/outer_plan.h)
 
   // Collective over `ranks` (ranks of the job, including this one); `name` distinguishes the group from
-  // others. Addresses are exchanged through `rendezvous` now, which a group of one does not need; `failures`
+  // others. Addresses are published through `rendezvous` now, which a group of one does not need; `failures`
   // must outlive this.
   NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
                const NetworkOptions& options, FailureDetector& failures);

@@ -4,7 +4,7 @@
 // receives its own and knows nothing of the others. Every part has at least one message, even if empty, so
 // that members in different operations notice in lane 0.
 //
-//   exchange    for each chunk, for step s = 1 .. n-1: member k sends to (k + s) mod n and receives from
+//   transfer    for each chunk, for step s = 1 .. n-1: member k sends to (k + s) mod n and receives from
 //               (k - s) mod n. Both proceed independently, in this order: the earliest unfinished message has
 //               a sender and a receiver working on it, so there is no deadlock.
 //   broadcast   along the chain root, root + 1, ...: a chunk is passed on once it has arrived.

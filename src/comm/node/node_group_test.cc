@@ -29,7 +29,7 @@ class RanksAsThreads : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, RanksAsThreads, testing::Range(1, 9));
 
 // Every rank writes, publishes, and reads what all others wrote.
-void exchange_steps(NodeGroup& group, uint64_t num_steps) {
+void run_steps(NodeGroup& group, uint64_t num_steps) {
   const int size = group.size();
   PageBuffer segment = group.allocate("values", size * 8);
   SharedCounters counters = group.make_counters("steps", 2);
@@ -52,13 +52,13 @@ void exchange_steps(NodeGroup& group, uint64_t num_steps) {
 }
 
 TEST_P(RanksAsThreads, SeeWhatOthersWroteBeforeTheyPublished) {
-  EXPECT_THAT(run_threads(GetParam(), [](NodeGroup& group, FailureDetector&) { exchange_steps(group, 200); }),
+  EXPECT_THAT(run_threads(GetParam(), [](NodeGroup& group, FailureDetector&) { run_steps(group, 200); }),
               Each(""));
 }
 
 TEST(RanksAsProcesses, SeeWhatOthersWroteBeforeTheyPublished) {
   for (const int size : {1, 2, 3, 4, 8}) {
-    RankProcesses ranks(size, [](NodeGroup& group, FailureDetector&) { exchange_steps(group, 200); });
+    RankProcesses ranks(size, [](NodeGroup& group, FailureDetector&) { run_steps(group, 200); });
     for (int rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.wait(rank), "") << size << " ranks";
   }
 }

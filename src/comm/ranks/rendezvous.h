@@ -1,4 +1,4 @@
-// The exchange of the addresses and keys that members need to connect to each other.
+// Publishes the addresses and keys that members need to connect to each other.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// A member's side of the store: joins the job, sends heartbeats, learns of failures, exchanges small values.
+// A member's side of the store: joins the job, sends heartbeats, learns of failures, shares small values.
 // One connection per process, and a thread of its own for heartbeats and failures.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Joining, exchanging values and leaving, with ranks as threads.
+// Joining, sharing values and leaving, with ranks as threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -318,7 +318,7 @@ std::optional<int32_t> ChatTemplate::end_of_answer(const Tokenizer& tokenizer) c
   return std::nullopt;
 }
 
-bool ChatTemplate::is_exchanged_by_trl() const {
+bool ChatTemplate::is_replaced_by_trl() const {
   constexpr std::string_view kHashes[] = {
       "0fab82ce8f4d5175c9e0155c80737cf2",  // Qwen3
       "b20ce3c106c0a721ea7113e61d9a8bcf",

@@ -76,8 +76,8 @@ class ChatTemplate {
   // The special token with which the template ends an assistant's message, such as <|eot_id|>: where a model
   // stops that was trained with it.
   std::optional<int32_t> end_of_answer(const Tokenizer& tokenizer) const;
-  // Whether TRL exchanges the default template for one of its own that writes another text.
-  bool is_exchanged_by_trl() const;
+  // Whether TRL replaces the default template for one of its own that writes another text.
+  bool is_replaced_by_trl() const;
   // Hash of everything that can change what render() returns, for cache keys.
   uint64_t fingerprint() const;
 

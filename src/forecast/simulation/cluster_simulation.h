@@ -3,7 +3,7 @@
 // Every node runs the same program (step_program.h). A collective is what comm/network does: each member
 // sends each other member's part over `connections` sockets, all peers at once as far as the kernel's buffers
 // reach, so a pair of nodes is one flow; flows share network cards, rack uplinks and processors max-min
-// fairly, and two nodes exchange data once both are in the operation. A node runs the operations of a lane
+// fairly, and two nodes send data once both are in the operation. A node runs the operations of a lane
 // one after another; one is over when everything it sends and receives has arrived.
 //
 // Nodes that behave alike are simulated as one: all of them if no node differs from another. Up to

@@ -70,7 +70,7 @@ TEST(SimulatedGather, IsHiddenByLongerComputation) {
 }
 
 // Four steps of one second that stand for 10 of a steady state after as many before that; in the second of
-// each half a gather of 6 seconds begins that nothing waits for until the fourth, and every step exchanges
+// each half a gather of 6 seconds begins that nothing waits for until the fourth, and every step gathers
 // values.
 StepProgram background_program() {
   StepProgram program;

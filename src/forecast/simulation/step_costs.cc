@@ -25,10 +25,10 @@ std::vector<double> by_elements(double total, const ZeroLayout& layout) {
   return shares;
 }
 
-double seconds_of_exchanges(const OpWork& work, DType dtype, const RankShare& share, OpCosts& op_costs) {
+double seconds_of_all_to_alls(const OpWork& work, DType dtype, const RankShare& share, OpCosts& op_costs) {
   double seconds = 0;
-  for (const int64_t bytes : exchanges_of_heads(work))
-    seconds += exchange_of_heads_seconds(bytes, dtype, share, op_costs);
+  for (const int64_t bytes : all_to_all_sizes(work))
+    seconds += all_to_all_seconds(bytes, dtype, share, op_costs);
   return seconds;
 }
 
@@ -45,7 +45,7 @@ StepCosts::Pass cost_of_pass(const StepWalks& walks, const PassShape& shape, con
     if (is_new) {
       seconds->second = op_costs.seconds(work, share);
       if (shape.context_size > 1)
-        seconds->second += seconds_of_exchanges(work, walks.dtype(), share, op_costs);
+        seconds->second += seconds_of_all_to_alls(work, walks.dtype(), share, op_costs);
     }
     // The walk opens nothing for the embedding's gradient, which follows the first layer's.
     const int64_t group = work.name == "embedding_backward" ? 0 : position.group;

@@ -60,8 +60,8 @@ class StepRecorder {
         num_chunks(std::llround(of_rank), /*is_sum=*/kind == TransferKind::kReduce, connections_);
     return add({kind, step_, pair_bytes, static_cast<double>(chunks * job_.local_world_size), lane});
   }
-  // All nodes exchange a few numbers and wait for them; a single node does nothing.
-  void exchange_values() {
+  // All nodes gather a few numbers and wait for them; a single node does nothing.
+  void all_gather_values() {
     if (job_.num_nodes == 1) return;
     const double ranks = job_.local_world_size;
     wait(add({TransferKind::kValues, step_, ranks * kValueBytes, ranks}));
@@ -86,7 +86,7 @@ class StepRecorder {
   StepProgram take() { return std::move(program_); }
 
  private:
-  // Bytes that stop_agreement.cc and step_exchange.cc send: losses, times, signals.
+  // Bytes that stop_agreement.cc and step_gather.cc send: losses, times, signals.
   static constexpr double kValueBytes = 256;
 
   int64_t add(const SimulatedTransfer& transfer) {
@@ -341,7 +341,7 @@ class Steps {
  private:
   void run_step(double stands_for, const auto& after_update) {
     run_passes();
-    recorder_.exchange_values();
+    recorder_.all_gather_values();
     update_weights();
     after_update();
     recorder_.other(costs_.other_s);
@@ -368,7 +368,7 @@ class Steps {
     const double between_questions = std::ceil(kAskSeconds / std::max(pass_s, 1e-9));
     for (int64_t pass = 0; pass < num_passes; ++pass) {
       const bool asks = std::fmod(static_cast<double>(pass), between_questions) == 0;
-      if (pass > 0 && asks) recorder_.exchange_values();
+      if (pass > 0 && asks) recorder_.all_gather_values();
       gradients_.begin_pass(pass == 0, pass + 1 == num_passes);
       forward(costs_.passes[static_cast<size_t>(pass)], pass == 0);
       backward(costs_.passes[static_cast<size_t>(pass)]);

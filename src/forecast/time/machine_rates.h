@@ -54,7 +54,7 @@ struct MachineRates {
   double network_efficiency = 0.8;
   double network_latency_s = 100e-6;  // per transfer
   double disk_gb_per_s = 1;           // of offload_dir, half reads and half writes
-  double step_s = 1e-3;               // per step: rows, the exchange of sums, logging
+  double step_s = 1e-3;               // per step: rows, the all-gather of sums, logging
 
   bool operator==(const MachineRates&) const = default;
 };

@@ -94,7 +94,7 @@ double RatedCosts::network_seconds(int64_t sent_bytes, int64_t received_bytes, i
          as_double(num_transfers) * rates_.network_latency_s;
 }
 
-std::vector<int64_t> exchanges_of_heads(const OpWork& work) {
+std::vector<int64_t> all_to_all_sizes(const OpWork& work) {
   if (work.kind != WorkKind::kAttention) return {};
   const auto [T, H, G, E] = work.sizes;
   const int64_t of_head = T * E * dtype_bytes(work.dtype), qkv = (H + 2 * G) * of_head, o = H * of_head;
@@ -102,7 +102,7 @@ std::vector<int64_t> exchanges_of_heads(const OpWork& work) {
   return {qkv, o};
 }
 
-double exchange_of_heads_seconds(int64_t bytes, DType dtype, const RankShare& share, OpCosts& op_costs) {
+double all_to_all_seconds(int64_t bytes, DType dtype, const RankShare& share, OpCosts& op_costs) {
   OpWork copying;
   copying.name = "add";
   copying.dtype = dtype;

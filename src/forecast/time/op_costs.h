@@ -51,7 +51,7 @@ class OpCosts {
   virtual double imbalance() const = 0;
   // Ranks of a node waiting for one another, once.
   virtual double node_latency_s() const = 0;
-  // Seconds of a step besides its operations: rows, the exchange of sums, logging.
+  // Seconds of a step besides its operations: rows, the all-gather of sums, logging.
   virtual double step_s() const = 0;
   // A node sending and receiving these bytes at once, in `num_transfers`.
   virtual double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const = 0;
@@ -85,12 +85,12 @@ class RatedCosts final : public OpCosts {
   MachineRates rates_;
 };
 
-// Bytes per rank of each exchange of operands, results or gradients around an operation of attention
+// Bytes per rank of each all-to-all of operands, results or gradients around an operation of attention
 // (context/context_ops.h), where ranks share rows; none if `work`, of all tokens and one rank's heads, is not
 // attention.
-std::vector<int64_t> exchanges_of_heads(const OpWork& work);
-// Seconds of an exchange of `bytes` per rank within a node: they are read and written once when packed and
+std::vector<int64_t> all_to_all_sizes(const OpWork& work);
+// Seconds of an all-to-all of `bytes` per rank within a node: they are read and written once when packed and
 // once when unpacked, and the ranks wait for one another.
-double exchange_of_heads_seconds(int64_t bytes, DType dtype, const RankShare& share, OpCosts& op_costs);
+double all_to_all_seconds(int64_t bytes, DType dtype, const RankShare& share, OpCosts& op_costs);
 
 }  // namespace tessera

@@ -75,16 +75,16 @@ class Predictor {
     }
     if (!accumulates()) time_.local_s += repeats * node_seconds(/*adds=*/pass > 0);
     if (inputs_.context_size == 1) return;
-    add_exchanges_of_heads(work.forward, repeats);
-    add_exchanges_of_heads(work.backward, repeats);
+    add_all_to_alls(work.forward, repeats);
+    add_all_to_alls(work.backward, repeats);
   }
 
-  void add_exchanges_of_heads(const std::vector<CountedWork>& works, double repeats) {
+  void add_all_to_alls(const std::vector<CountedWork>& works, double repeats) {
     const int64_t num_nodes = inputs_.context_size / inputs_.local_world_size;  // 0: several teams on a node
     for (const auto& [work, count] : works) {
-      for (const int64_t bytes : exchanges_of_heads(work)) {
+      for (const int64_t bytes : all_to_all_sizes(work)) {
         const double times = repeats * static_cast<double>(count);
-        time_.local_s += times * exchange_of_heads_seconds(bytes, walks_.dtype(), share_, op_costs_);
+        time_.local_s += times * all_to_all_seconds(bytes, walks_.dtype(), share_, op_costs_);
         if (num_nodes <= 1) continue;
         const int64_t sent = inputs_.local_world_size * bytes / num_nodes * (num_nodes - 1);
         heads_network_s_ += times * op_costs_.network_seconds(sent, sent, 1);

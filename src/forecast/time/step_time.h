@@ -20,7 +20,7 @@ struct StepTime {
   double exposed_s = 0;    // what computation does not hide of it
   double disk_s = 0;       // of what is kept on a disk, if nothing hid it
   double disk_wait_s = 0;  // the part not hidden by computation and update
-  double other_s = 0;      // choosing rows, the exchange of sums, logging
+  double other_s = 0;      // choosing rows, the all-gather of sums, logging
 
   double compute_s() const { return products_s + attention_s + elementwise_s; }
   double step_s() const { return compute_s() + optimizer_s + local_s + exposed_s + disk_wait_s + other_s; }

@@ -89,7 +89,7 @@ inline void pair_tile(const bf16* from, int64_t stride, bf16* tile) {
             reinterpret_cast<std::byte*>(tile));
 }
 
-// A[i][2p], A[i][2p+1] = m[2p][i], m[2p+1][i]: the interleaved tile with pairs and columns exchanged.
+// A[i][2p], A[i][2p+1] = m[2p][i], m[2p+1][i]: the interleaved tile with pairs and columns swapped.
 inline void transpose_tile(const bf16* from, int64_t stride, bf16* tile) {
   alignas(64) bf16 interleaved[kTileElements];
   interleave_tile(from, stride, interleaved);

@@ -91,7 +91,7 @@ void prefetch(const std::byte* line, int64_t count) {
   } else {                                              \
     _tile_loadd(tile, from, amx::kTileRowBytes);        \
   }
-#define TESSERA_EXCHANGE_SUMS(tile)                                            \
+#define TESSERA_SWAP_SUMS(tile)                                                \
   if (kTraits.moves_sums && step == 0) {                                       \
     _tile_stored(tile, previous + tile * amx::kTileBytes, amx::kTileRowBytes); \
     _tile_loadd(tile, sums + tile * amx::kTileBytes, amx::kTileRowBytes);      \
@@ -105,16 +105,16 @@ void micro_tile(const std::byte* a, const std::byte* b, int64_t steps, std::byte
     TESSERA_LOAD_B(6, b);
     TESSERA_LOAD_B(7, b + amx::kTileBytes);
     _tile_loadd(4, a, amx::kTileRowBytes);
-    TESSERA_EXCHANGE_SUMS(0);
+    TESSERA_SWAP_SUMS(0);
     _tile_dpbf16ps(0, 4, 6);
-    TESSERA_EXCHANGE_SUMS(1);
+    TESSERA_SWAP_SUMS(1);
     prefetch(next_a, kTraits.a_lines);
     _tile_dpbf16ps(1, 4, 7);
     _tile_loadd(5, a + amx::kTileBytes, amx::kTileRowBytes);
-    TESSERA_EXCHANGE_SUMS(2);
+    TESSERA_SWAP_SUMS(2);
     prefetch(next_b, kTraits.b_lines);
     _tile_dpbf16ps(2, 5, 6);
-    TESSERA_EXCHANGE_SUMS(3);
+    TESSERA_SWAP_SUMS(3);
     if constexpr (kTraits.moves_sums) {
       for (int64_t i = 0; i < 4; ++i) {
         _mm_prefetch(reinterpret_cast<const char*>(sums + kMicroTileBytes + (4 * step + i) * 64),
@@ -128,7 +128,7 @@ void micro_tile(const std::byte* a, const std::byte* b, int64_t steps, std::byte
 }
 
 #undef TESSERA_LOAD_B
-#undef TESSERA_EXCHANGE_SUMS
+#undef TESSERA_SWAP_SUMS
 
 void zero_sums() {
   _tile_zero(0);

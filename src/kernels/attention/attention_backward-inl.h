@@ -1,6 +1,6 @@
 // Backward attention, block by block, in two passes that each own what they write: dq by query rows, then dk
 // and dv by key rows. Both compute the scores, 7 block products instead of the 5 of a single pass; in
-// exchange nothing needs to be summed across threads and every block of rows is an independent task.
+// return nothing needs to be summed across threads and every block of rows is an independent task.
 //
 // Included once per instruction set (Highway's foreach_target), hence the unusual guard.
 #if defined(TESSERA_ATTENTION_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)

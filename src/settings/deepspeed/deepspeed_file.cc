@@ -174,7 +174,7 @@ class DeepSpeedReader {
     }
     if (lower_case(file_.value<std::string>("communication_data_type").value_or("")) != "fp16") return;
     warn("communication_data_type",
-         "fp16 is not used: gradients are exchanged in the type of the weights, which cannot overflow");
+         "fp16 is not used: gradients are reduced in the type of the weights, which cannot overflow");
     keys.erase("communication_data_type");
   }
 

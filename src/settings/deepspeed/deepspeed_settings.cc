@@ -223,8 +223,8 @@ class DeepSpeedMerge {
     merge("bf16.enabled");
   }
 
-  // Sharding and exchange change where the work is done, not the result: what the file leaves out comes from
-  // the flag, or is DeepSpeed's default.
+  // Sharding and collectives change where the work is done, not the result: what the file leaves out comes
+  // from the flag, or is DeepSpeed's default.
   void merge_zero() {
     merge("zero_optimization.stage");
     if (!spec_->sharding.stage) {
@@ -242,7 +242,7 @@ class DeepSpeedMerge {
     spec_->sharding.persistence_threshold = size_of("stage3_param_persistence_threshold", 100'000);
     spec_->sharding.max_live_parameters = *size_of("stage3_max_live_parameters", 1'000'000'000);
     spec_->sharding.overlap_comm = file_.value<bool>("zero_optimization.overlap_comm").value_or(true);
-    spec_->sharding.communication_dtype = exchanged_dtype();
+    spec_->sharding.communication_dtype = collective_dtype();
     merge_offload();
     if (file_.value<std::string>("gradient_allreduce_op") == "sum" && world_size_ > 1)
       fail_at("gradient_allreduce_op",
@@ -250,7 +250,7 @@ class DeepSpeedMerge {
                           world_size_));
   }
 
-  std::optional<DType> exchanged_dtype() const {
+  std::optional<DType> collective_dtype() const {
     constexpr const char* kKey = "communication_data_type";
     const std::string name = file_.value<std::string>(kKey).value_or("");
     if (name.empty()) return std::nullopt;

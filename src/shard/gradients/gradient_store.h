@@ -2,7 +2,7 @@
 //
 // A rank's share of a group consists of the parts owned by its rail, the ranks with the same local rank on
 // all nodes: the rank sums its share over the ranks of the node, in float32 and in rank order; then the ranks
-// of a rail exchange what the others own, in settings.network_dtype, and add in node order. So every byte
+// of a rail send each other what they own, in settings.network_dtype, and add in node order. So every byte
 // crosses the network once, and the result does not depend on timing.
 //
 // Sums stay on the node until the step ends (accumulates_whole_gradient), or go to their owners in every

@@ -46,7 +46,7 @@ class ShardPlan {
   Part rail_part(int64_t group, int node_rank, int local_rank) const {
     return part(group, node_rank * local_world_size_ + local_rank);
   }
-  // These parts on all nodes: what a rail exchanges.
+  // These parts on all nodes: what a rail gathers and reduces.
   std::vector<Part> rail_parts(int64_t group, int local_rank) const;
 
  private:

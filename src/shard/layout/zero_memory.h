@@ -143,7 +143,7 @@ int64_t num_live_layers(const ZeroLayout& layout, const ZeroSettings& settings);
 
 // Memory in which the ranks of a node show rank 0 their master weights: what write_safetensors asks for at a
 // time.
-inline constexpr int64_t kExchangeBytes = 4 << 20;
+inline constexpr int64_t kMasterExportBytes = 4 << 20;
 
 // Bytes of each allocation, for the node or rank that has the most: the first one.
 struct ZeroMemory {

@@ -267,7 +267,7 @@ TEST(DeepSpeedArguments, SizesOfStage3AreGivenOrOfDeepSpeedOrOfHuggingFace) {
   EXPECT_FALSE(given.sharding.overlap_comm);
 }
 
-TEST(DeepSpeedArguments, TypesOfSumsAndOfWhatIsExchanged) {
+TEST(DeepSpeedArguments, TypesOfSumsAndOfCollectives) {
   const std::string bf16_sums = with(R"("data_types": {"grad_accum_dtype": "bf16"})");
   EXPECT_EQ(resolved({}, 2).sharding.accumulation_dtype(), DType::kF32);
   EXPECT_EQ(merged(bf16_sums, {}, 2).sharding.accumulation_dtype(), DType::kBF16);

@@ -152,7 +152,7 @@ TEST_P(RanksTest, FinalModelIsThatOfTheLastCheckpoint) {
   EXPECT_EQ(files_of(spec.output_dir), files_of(spec.output_dir + "/checkpoint-3"));
   for (const MemoryItem& item : observers.front().plan.memory.items) {
     EXPECT_NE(item.scope, MemoryScope::kFirstRank) << item.name;
-    EXPECT_NE(item.name, "exchange of masters");
+    EXPECT_NE(item.name, "export of masters");
   }
 }
 

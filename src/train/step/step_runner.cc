@@ -62,8 +62,8 @@ bool StepRunner::continue_computing() {
 bool StepRunner::may_compute() {
   const bool is_wanted = stop_.continue_computing();
   if (context_ == nullptr) return is_wanted;
-  if (!is_wanted) context_->exchange().wish_to_abandon();
-  return !context_->exchange().is_abandoned();
+  if (!is_wanted) context_->all_to_all().wish_to_abandon();
+  return !context_->all_to_all().is_abandoned();
 }
 
 int64_t StepRunner::num_passes(const RowLists& passes) const {
@@ -78,7 +78,7 @@ std::span<const int64_t> StepRunner::rows_of(const RowLists& passes, int64_t pas
 void StepRunner::run_pass(const RowLists& passes, int64_t pass, PassKind kind, StepPart* part) {
   const WeightUpdate update = parameters_.begin_pass(pass == 0, kind);
   const std::span<const int64_t> rows = rows_of(passes, pass);
-  if (rows.empty() || (context_ ? context_->exchange().is_abandoned() : stop_.has_abandoned())) {
+  if (rows.empty() || (context_ ? context_->all_to_all().is_abandoned() : stop_.has_abandoned())) {
     model_.take_part_in_forward_backward(update.mode);
   } else {
     const Stopwatch time;

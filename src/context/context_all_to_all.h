@@ -1,6 +1,6 @@
-// Exchanges matrices among the ranks of a team: rows of some tokens with all columns against all tokens with
-// some columns, and back. Within a node through memory that its ranks share, between nodes over a network
-// group of its own.
+// The all-to-all of matrices among the ranks of a team: rows of some tokens with all columns against all
+// tokens with some columns, and back. Within a node through memory that its ranks share, between nodes over a
+// network group of its own.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,20 @@ struct RowSection {
   int64_t share(int64_t team_size) const { return width * readers / team_size; }
 };
 
-class ContextExchange {
+class ContextAllToAll {
  public:
-  // Memory of a rank, which its node shares, for exchanges of up to `max_bytes` of a rank.
+  // Memory of a rank, which its node shares, for all-to-alls of up to `max_bytes` of a rank.
   static int64_t buffer_bytes(int64_t team_size, int local_world_size, int64_t max_bytes);
 
-  // Payload that a rank sends to other nodes in an exchange of `row_bytes` for each of its tokens and each
+  // Payload that a rank sends to other nodes in an all-to-all of `row_bytes` for each of its tokens and each
   // member.
   static int64_t sent_bytes(int64_t team_size, int local_world_size, int64_t row_bytes, int64_t num_tokens);
 
   // Collective over the job. Arguments passed by reference must outlive this.
-  ContextExchange(Communicator& comm, const ContextTeam& team, int64_t max_bytes, ThreadPool& pool);
-  ~ContextExchange();
-  ContextExchange(const ContextExchange&) = delete;
-  ContextExchange& operator=(const ContextExchange&) = delete;
+  ContextAllToAll(Communicator& comm, const ContextTeam& team, int64_t max_bytes, ThreadPool& pool);
+  ~ContextAllToAll();
+  ContextAllToAll(const ContextAllToAll&) = delete;
+  ContextAllToAll& operator=(const ContextAllToAll&) = delete;
 
   // Collective over the team, with the same sizes. `own` has a row for each of num_tokens tokens of this
   // rank, `shared` one for each token of all members, token t of member m at t size + m, with this rank's
@@ -49,8 +49,8 @@ class ContextExchange {
   void to_tokens(std::span<const RowSection> sections, DType dtype, int64_t num_tokens,
                  const std::byte* shared, std::byte* own, const OpLabel& label);
 
-  // This rank would rather compute nothing more. From the next exchange on all members know, and abandon the
-  // pass at the same place.
+  // This rank would rather compute nothing more. From the next all-to-all on all members know, and abandon
+  // the pass at the same place.
   void wish_to_abandon() { wishes_to_abandon_ = true; }
   bool is_abandoned() const { return is_abandoned_; }
 
@@ -63,8 +63,8 @@ class ContextExchange {
   using Unpack = FunctionRef<void(int64_t member, int64_t token, const std::byte* row)>;
 
   // Calls `complete` when all blocks have arrived, which stay until it returns.
-  void exchange(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpack unpack, FunctionRef<void()> complete,
-                const OpLabel& label);
+  void run(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpack unpack, FunctionRef<void()> complete,
+           const OpLabel& label);
   void pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack);
   void unpack_from(int64_t member, int64_t row_bytes, int64_t num_tokens, Unpack unpack);
   void add_up(std::span<const RowSection> sections, DType dtype, int64_t num_tokens, std::byte* own);
@@ -83,7 +83,7 @@ class ContextExchange {
   PageBuffer memory_;             // an outbox and, with several nodes, an inbox for every rank of the node
   SharedCounters counters_;
   NetworkCounters counted_;
-  uint64_t number_ = 0;      // of the last exchange
+  uint64_t number_ = 0;      // of the last all-to-all
   int64_t block_bytes_ = 0;  // in it
   std::vector<Part> parts_;  // of an outbox, by node
   bool wishes_to_abandon_ = false;

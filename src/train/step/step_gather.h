@@ -1,4 +1,4 @@
-// The exchange of the ranks after a step: one collective for every part that takes part in it.
+// The all-gather of the ranks after a step: one collective for every part that takes part in it.
 #pragma once
 
 #include <vector>
@@ -13,14 +13,14 @@
 namespace tessera {
 
 // Holds the reports of the last step, indexed by rank. Allocates nothing after the constructor.
-class StepExchange {
+class StepGather {
  public:
   // has_disk: offload_dir is used. trains_apart: each node has gradients of its own.
-  StepExchange(const World& world, bool has_disk, bool trains_apart);
+  StepGather(const World& world, bool has_disk, bool trains_apart);
 
   // Collective.
-  void gather(const StepPart& part, const StopAgreement::Share& stop, const CheckpointShare& checkpoint,
-              const JobPeak::Share& peak, Communicator& comm);
+  void run(const StepPart& part, const StopAgreement::Share& stop, const CheckpointShare& checkpoint,
+           const JobPeak::Share& peak, Communicator& comm);
 
   // Sums and averages over all ranks: loss, gradient norm, tokens, network if there are several nodes, disk
   // if it is used. `times` and disk are those of the passes. If nodes train on their own, the gradient norm

@@ -1,4 +1,4 @@
-#include "context/context_exchange.h"
+#include "context/context_all_to_all.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// Stages of an exchange; a rank's counter has the number of the last exchange that reached the stage.
+// Stages of an all-to-all; a rank's counter has the number of the last all-to-all that reached the stage.
 enum Channel : int64_t { kPacked, kArrived, kTaken, kNumChannels };
 
 // Each block begins with a line that says whether its sender wants to abandon the pass.
@@ -50,45 +50,45 @@ int64_t block_bytes(int64_t row_bytes, int64_t num_tokens) {
 
 }  // namespace
 
-int64_t ContextExchange::buffer_bytes(int64_t team_size, int local_world_size, int64_t max_bytes) {
+int64_t ContextAllToAll::buffer_bytes(int64_t team_size, int local_world_size, int64_t max_bytes) {
   const int64_t box = max_bytes + team_size * (kHeaderBytes + kCacheLineBytes);
   return team_size > local_world_size ? 2 * box : box;
 }
 
-int64_t ContextExchange::sent_bytes(int64_t team_size, int local_world_size, int64_t row_bytes,
+int64_t ContextAllToAll::sent_bytes(int64_t team_size, int local_world_size, int64_t row_bytes,
                                     int64_t num_tokens) {
   return std::max<int64_t>(0, team_size - local_world_size) * block_bytes(row_bytes, num_tokens);
 }
 
-ContextExchange::ContextExchange(Communicator& comm, const ContextTeam& team, int64_t max_bytes,
+ContextAllToAll::ContextAllToAll(Communicator& comm, const ContextTeam& team, int64_t max_bytes,
                                  ThreadPool& pool)
     : pool_(pool), team_(team) {
   const int local_world_size = comm.world().local_world_size;
   const int64_t of_rank = buffer_bytes(team.size, local_world_size, max_bytes);
   box_bytes_ = team.num_nodes > 1 ? of_rank / 2 : of_rank;
-  memory_ = comm.node().allocate("exchange of heads", local_world_size * of_rank);
+  memory_ = comm.node().allocate("all-to-all of heads", local_world_size * of_rank);
   comm.node().prefault(memory_, pool);
-  counters_ = comm.node().make_counters("exchange of heads", kNumChannels);
+  counters_ = comm.node().make_counters("all-to-all of heads", kNumChannels);
   if (team.num_nodes > 1) rail_ = &comm.open_context_rail(team.first_node, team.num_nodes);
   parts_.resize(static_cast<size_t>(team.num_nodes));
 }
 
-ContextExchange::~ContextExchange() {
+ContextAllToAll::~ContextAllToAll() {
   if (rail_ != nullptr) rail_->release_buffers();
 }
 
-NetworkCounters ContextExchange::take_network() {
+NetworkCounters ContextAllToAll::take_network() {
   if (rail_ == nullptr) return {};
   const NetworkCounters now = rail_->counters();
   return now.since(std::exchange(counted_, now));
 }
 
-std::byte* ContextExchange::outbox(int local) const {
+std::byte* ContextAllToAll::outbox(int local) const {
   const int64_t of_rank = team_.num_nodes > 1 ? 2 * box_bytes_ : box_bytes_;
   return memory_.data() + local_rank_of(local) * of_rank;
 }
 
-void ContextExchange::to_shares(std::span<const RowSection> sections, int64_t num_tokens,
+void ContextAllToAll::to_shares(std::span<const RowSection> sections, int64_t num_tokens,
                                 const std::byte* own, std::byte* shared, const OpLabel& label) {
   const int64_t own_bytes = row_bytes_of(sections), shared_bytes = shared_row_bytes(sections, team_.size);
   const auto pack = [&](int64_t member, int64_t token, std::byte* row) {
@@ -104,11 +104,11 @@ void ContextExchange::to_shares(std::span<const RowSection> sections, int64_t nu
     std::memcpy(shared + (token * team_.size + member) * shared_bytes, row,
                 static_cast<size_t>(shared_bytes));
   };
-  exchange(
+  run(
       shared_bytes, num_tokens, pack, unpack, [] {}, label);
 }
 
-void ContextExchange::to_tokens(std::span<const RowSection> sections, DType dtype, int64_t num_tokens,
+void ContextAllToAll::to_tokens(std::span<const RowSection> sections, DType dtype, int64_t num_tokens,
                                 const std::byte* shared, std::byte* own, const OpLabel& label) {
   const int64_t own_bytes = row_bytes_of(sections), shared_bytes = shared_row_bytes(sections, team_.size);
   const auto pack = [&](int64_t member, int64_t token, std::byte* row) {
@@ -124,11 +124,11 @@ void ContextExchange::to_tokens(std::span<const RowSection> sections, DType dtyp
       to += section.width;
     }
   };
-  exchange(
+  run(
       shared_bytes, num_tokens, pack, unpack, [&] { add_up(sections, dtype, num_tokens, own); }, label);
 }
 
-void ContextExchange::add_up(std::span<const RowSection> sections, DType dtype, int64_t num_tokens,
+void ContextAllToAll::add_up(std::span<const RowSection> sections, DType dtype, int64_t num_tokens,
                              std::byte* own) {
   const int64_t own_bytes = row_bytes_of(sections), shared_bytes = shared_row_bytes(sections, team_.size);
   int64_t to = 0, from = 0;  // where a section begins in a row
@@ -154,7 +154,7 @@ void ContextExchange::add_up(std::span<const RowSection> sections, DType dtype, 
   }
 }
 
-void ContextExchange::pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack) {
+void ContextAllToAll::pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack) {
   std::byte* const blocks = outbox(team_.local());
   for (int64_t member = 0; member < team_.size; ++member) {
     const uint64_t wish = wishes_to_abandon_ ? 1 : 0;
@@ -168,7 +168,7 @@ void ContextExchange::pack_all(int64_t row_bytes, int64_t num_tokens, Pack pack)
   });
 }
 
-const std::byte* ContextExchange::block_of(int64_t member) const {
+const std::byte* ContextAllToAll::block_of(int64_t member) const {
   const auto node = static_cast<int>(member) / team_.local_size;
   const auto local = static_cast<int>(member) % team_.local_size;
   // A block for this node begins in an outbox at this node's part, in an inbox at the sender's.
@@ -176,7 +176,7 @@ const std::byte* ContextExchange::block_of(int64_t member) const {
   return box + (node * team_.local_size + team_.local()) * block_bytes_;
 }
 
-void ContextExchange::unpack_from(int64_t member, int64_t row_bytes, int64_t num_tokens, Unpack unpack) {
+void ContextAllToAll::unpack_from(int64_t member, int64_t row_bytes, int64_t num_tokens, Unpack unpack) {
   const std::byte* const block = block_of(member);
   uint64_t wish = 0;
   std::memcpy(&wish, block, sizeof(wish));
@@ -186,8 +186,8 @@ void ContextExchange::unpack_from(int64_t member, int64_t row_bytes, int64_t num
   });
 }
 
-void ContextExchange::exchange(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpack unpack,
-                               FunctionRef<void()> complete, const OpLabel& label) {
+void ContextAllToAll::run(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpack unpack,
+                          FunctionRef<void()> complete, const OpLabel& label) {
   block_bytes_ = block_bytes(row_bytes, num_tokens);
   TESSERA_CHECK(team_.size * block_bytes_ <= box_bytes_, "{} blocks of {} bytes in {}", team_.size,
                 block_bytes_, box_bytes_);
@@ -195,7 +195,7 @@ void ContextExchange::exchange(int64_t row_bytes, int64_t num_tokens, Pack pack,
   const auto wait_for = [&](int local, Channel channel, uint64_t number) {
     counters_.wait(local_rank_of(local), channel, number, label, block_bytes_);
   };
-  // The boxes of the previous exchange must have been read.
+  // The boxes of the previous all-to-all must have been read.
   for (int local = 0; local < team_.local_size; ++local) wait_for(local, kTaken, number_);
   ++number_;
   pack_all(row_bytes, num_tokens, pack);

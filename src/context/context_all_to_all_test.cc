@@ -1,4 +1,4 @@
-#include "context/context_exchange.h"
+#include "context/context_all_to_all.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,13 +23,13 @@ struct TeamCase {
   }
 };
 
-class ContextExchangeTest : public testing::TestWithParam<TeamCase> {};
-INSTANTIATE_TEST_SUITE_P(Teams, ContextExchangeTest,
+class ContextAllToAllTest : public testing::TestWithParam<TeamCase> {};
+INSTANTIATE_TEST_SUITE_P(Teams, ContextAllToAllTest,
                          testing::Values(TeamCase{1, 2, 2}, TeamCase{1, 4, 2}, TeamCase{1, 3, 3},
                                          TeamCase{2, 1, 2}, TeamCase{2, 2, 4}, TeamCase{2, 2, 2},
                                          TeamCase{4, 1, 2}, TeamCase{3, 2, 6}));
 
-// Byte `column` of token `token` of the team's rows, in exchange `number`.
+// Byte `column` of token `token` of the team's rows, in all-to-all `number`.
 std::byte byte_of(int64_t number, int64_t token, int64_t column) {
   return static_cast<std::byte>((number * 17 + token * 131 + column * 7 + (token * column >> 6)) & 0xFF);
 }
@@ -47,13 +47,13 @@ std::vector<int64_t> columns_of(const std::vector<RowSection>& sections, int64_t
 }
 
 // Sizes drawn alike on every rank, at most as many bytes as are reserved, several times in a row.
-TEST_P(ContextExchangeTest, MovesEveryByteToItsPlaceAndBack) {
+TEST_P(ContextAllToAllTest, MovesEveryByteToItsPlaceAndBack) {
   const auto& [num_nodes, local_world_size, size] = GetParam();
   constexpr int64_t kMaxBytes = 1 << 20;
   const auto errors = run_communicators(num_nodes, local_world_size, {}, [size = size](Communicator& comm) {
     const ContextTeam team = context_team(comm.world(), size);
     ThreadPool pool(2, CpuLimits());
-    ContextExchange exchange(comm, team, kMaxBytes, pool);
+    ContextAllToAll all_to_all(comm, team, kMaxBytes, pool);
     std::mt19937_64 random(7);
     for (int64_t number = 0; number < static_cast<int64_t>(draws(12, 4)); ++number) {
       std::vector<RowSection> sections;
@@ -69,7 +69,7 @@ TEST_P(ContextExchangeTest, MovesEveryByteToItsPlaceAndBack) {
         for (int64_t column = 0; column < row_bytes; ++column)
           own.push_back(byte_of(number, t * size + team.index, column));
       }
-      exchange.to_shares(sections, num_tokens, own.data(), shared.data(), {"bytes"});
+      all_to_all.to_shares(sections, num_tokens, own.data(), shared.data(), {"bytes"});
       const std::vector<int64_t> columns = columns_of(sections, size, team.index);
       size_t at = 0;
       for (int64_t token = 0; token < num_tokens * size; ++token) {
@@ -78,22 +78,22 @@ TEST_P(ContextExchangeTest, MovesEveryByteToItsPlaceAndBack) {
             throw std::runtime_error(fmt::format("token {}, column {}", token, column));
         }
       }
-      exchange.to_tokens(sections, DType::kBF16, num_tokens, shared.data(), back.data(), {"bytes"});
-      if (back != own) throw std::runtime_error(fmt::format("exchange {} does not come back", number));
+      all_to_all.to_tokens(sections, DType::kBF16, num_tokens, shared.data(), back.data(), {"bytes"});
+      if (back != own) throw std::runtime_error(fmt::format("all-to-all {} does not come back", number));
     }
-    if (exchange.is_abandoned()) throw std::runtime_error("nobody wanted to abandon");
+    if (all_to_all.is_abandoned()) throw std::runtime_error("nobody wanted to abandon");
   });
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
 // Every reader multiplies its columns by a factor of its own before it gives them back, so that all sums are
 // known exactly.
-TEST_P(ContextExchangeTest, AddsUpWhatSeveralReadersGiveBack) {
+TEST_P(ContextAllToAllTest, AddsUpWhatSeveralReadersGiveBack) {
   const auto& [num_nodes, local_world_size, size] = GetParam();
   const auto errors = run_communicators(num_nodes, local_world_size, {}, [size = size](Communicator& comm) {
     const ContextTeam team = context_team(comm.world(), size);
     ThreadPool pool(2, CpuLimits());
-    ContextExchange exchange(comm, team, 1 << 20, pool);
+    ContextAllToAll all_to_all(comm, team, 1 << 20, pool);
     for (int64_t readers = 1; readers <= size; ++readers) {
       if (size % readers != 0) continue;
       const int64_t num_tokens = 21, values = 300 * size / readers;
@@ -102,12 +102,12 @@ TEST_P(ContextExchangeTest, AddsUpWhatSeveralReadersGiveBack) {
       std::vector<float> own(static_cast<size_t>(num_tokens * width)), back = own;
       for (size_t i = 0; i < own.size(); ++i) own[i] = static_cast<float>(i % 4093 + team.index);
       std::vector<float> shared(static_cast<size_t>(num_tokens * size * 603));
-      exchange.to_shares(sections, num_tokens, std::as_bytes(std::span(own)).data(),
-                         std::as_writable_bytes(std::span(shared)).data(), {"values"});
+      all_to_all.to_shares(sections, num_tokens, std::as_bytes(std::span(own)).data(),
+                           std::as_writable_bytes(std::span(shared)).data(), {"values"});
       const auto factor = static_cast<float>(1 + team.index % readers);
       for (size_t i = 0; i < shared.size(); ++i) shared[i] *= i % 603 < 3 ? 1 : factor;
-      exchange.to_tokens(sections, DType::kF32, num_tokens, std::as_bytes(std::span(shared)).data(),
-                         std::as_writable_bytes(std::span(back)).data(), {"values"});
+      all_to_all.to_tokens(sections, DType::kF32, num_tokens, std::as_bytes(std::span(shared)).data(),
+                           std::as_writable_bytes(std::span(back)).data(), {"values"});
       const auto sum_of_factors = static_cast<float>(readers * (readers + 1) / 2);
       for (size_t i = 0; i < own.size(); ++i) {
         const bool is_shared = static_cast<int64_t>(i) % width >= 3 * size;
@@ -120,21 +120,21 @@ TEST_P(ContextExchangeTest, AddsUpWhatSeveralReadersGiveBack) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-// All members of a team know after the same exchange, and other teams do not.
-TEST_P(ContextExchangeTest, TellsTheTeamThatAMemberWantsToAbandon) {
+// All members of a team know after the same all-to-all, and other teams do not.
+TEST_P(ContextAllToAllTest, TellsTheTeamThatAMemberWantsToAbandon) {
   const auto& [num_nodes, local_world_size, size] = GetParam();
   const auto errors = run_communicators(num_nodes, local_world_size, {}, [size = size](Communicator& comm) {
     const ContextTeam team = context_team(comm.world(), size);
     ThreadPool pool(1, CpuLimits());
-    ContextExchange exchange(comm, team, 4096, pool);
+    ContextAllToAll all_to_all(comm, team, 4096, pool);
     const std::vector<RowSection> sections = {{8 * size}};
     std::vector<std::byte> own(static_cast<size_t>(8 * size)), shared = own;
     for (int64_t number = 0; number < 5; ++number) {
-      if (number == 3 && comm.world().rank == 1) exchange.wish_to_abandon();
-      exchange.to_shares(sections, 1, own.data(), shared.data(), {"bytes"});
+      if (number == 3 && comm.world().rank == 1) all_to_all.wish_to_abandon();
+      all_to_all.to_shares(sections, 1, own.data(), shared.data(), {"bytes"});
       const bool is_in_team = comm.world().rank / size == 1 / size;
-      if (exchange.is_abandoned() != (number >= 3 && is_in_team))
-        throw std::runtime_error(fmt::format("exchange {}", number));
+      if (all_to_all.is_abandoned() != (number >= 3 && is_in_team))
+        throw std::runtime_error(fmt::format("all-to-all {}", number));
     }
   });
   EXPECT_THAT(errors, Each(IsEmpty()));

@@ -1,4 +1,4 @@
-// Forecasts of `tessera plan` for other exchanges between nodes.
+// Forecasts of `tessera plan` for other traffic between nodes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -94,8 +94,8 @@ TEST_F(ForecastTest, SaysWhatTrainingApartWouldMakeOfIt) {
   EXPECT_FALSE(forecast().seldom.has_value());
 }
 
-// Weights packed for the run's own exchange would leave too little memory for the other exchanges.
-TEST_F(ForecastTest, OtherExchangesPackWeightsOnlyWhereTheyHaveRoomForThem) {
+// Weights packed for the run's own schedule would leave too little memory for the other schedules.
+TEST_F(ForecastTest, OtherSchedulesPackWeightsOnlyWhereTheyHaveRoomForThem) {
   cluster_.ops = planned_cpu_ops(true);
   spec_.precision.dtype = DType::kBF16;
   spec_.saving.strategy = SaveStrategy::kNo;  // no snapshot, which takes what is free

@@ -1,4 +1,4 @@
-#include "train/step/step_exchange.h"
+#include "train/step/step_gather.h"
 
 #include <cmath>
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-StepExchange::StepExchange(const World& world, bool has_disk, bool trains_apart)
+StepGather::StepGather(const World& world, bool has_disk, bool trains_apart)
     : parts(static_cast<size_t>(world.world_size)),
       stops(parts.size()),
       checkpoints(parts.size()),
@@ -18,7 +18,7 @@ StepExchange::StepExchange(const World& world, bool has_disk, bool trains_apart)
       messages_(parts.size()),
       ranks_(parts.size()) {}
 
-StepMetrics StepExchange::sums(int64_t num_targets) const {
+StepMetrics StepGather::sums(int64_t num_targets) const {
   double loss_sum = 0, gradient_squares = 0;
   NetworkCounters network;
   DiskUse disk;
@@ -45,7 +45,7 @@ StepMetrics StepExchange::sums(int64_t num_targets) const {
   return metrics;
 }
 
-double StepExchange::norm_for(const World& world) const {
+double StepGather::norm_for(const World& world) const {
   const auto team_size = static_cast<int>(parts.size()) / num_teams_;
   const int first = world.rank / team_size * team_size;
   double squares = 0;
@@ -54,8 +54,8 @@ double StepExchange::norm_for(const World& world) const {
   return std::abs(std::sqrt(squares));
 }
 
-void StepExchange::gather(const StepPart& part, const StopAgreement::Share& stop,
-                          const CheckpointShare& checkpoint, const JobPeak::Share& peak, Communicator& comm) {
+void StepGather::run(const StepPart& part, const StopAgreement::Share& stop,
+                     const CheckpointShare& checkpoint, const JobPeak::Share& peak, Communicator& comm) {
   comm.all_gather(Message{part, stop, checkpoint, peak}, std::span(messages_), {"loss and gradient norm"});
   for (size_t rank = 0; rank < messages_.size(); ++rank) {
     const StepPart& of_rank = parts[rank] = messages_[rank].part;
