@@ -63,7 +63,7 @@ run train_step train-step --preset 15m --with_head --vocab_size 8192 --max_lengt
 run train_step train-step --preset 160m --with_head --vocab_size 32000 --max_length 512 --micro_batch 4 \
   --gradient_accumulation_steps 1
 
-/usr/bin/python3 scripts/bench_summary.py "$out" >"$out/summary.md"
+/usr/bin/python3 scripts/summaries/bench_summary.py "$out" >"$out/summary.md"
 say "Summary: $out/summary.md"
 cat "$out/summary.md"
 if $update_docs; then

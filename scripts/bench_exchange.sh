@@ -79,4 +79,4 @@ for form in "${forms[@]}"; do
   done
   rm -rf "$run"/checkpoint-*
 done
-scripts/exchange_summary.py "$picture" "${runs[@]}"
+scripts/summaries/exchange_summary.py "$picture" "${runs[@]}"

@@ -59,4 +59,4 @@ for form in "${forms[@]}"; do
     --save_steps 50 --save_total_limit 1 --resume_from_checkpoint auto --quiet --output_dir "$run" "${flags[@]}" >&2
   rm -rf "$run"/checkpoint-*
 done
-scripts/optimizer_summary.py "$picture" "${runs[@]}"
+scripts/summaries/optimizer_summary.py "$picture" "${runs[@]}"

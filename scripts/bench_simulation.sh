@@ -129,4 +129,4 @@ for case in "${cases[@]}"; do
     simulate "$hosts" "$racks" "${share[$hosts]}" "${case// /-}-$round" "${flags[@]}"
   done
 done
-/usr/bin/python3 scripts/simulation_summary.py "$out" "${cases[@]}"
+/usr/bin/python3 scripts/summaries/simulation_summary.py "$out" "${cases[@]}"

@@ -84,7 +84,7 @@ compare_step() {
         "'python scripts/pytorch_step.py --max_length $length$flag'" >>"$folder/pytorch.jsonl"
     done
   done
-  "$python" scripts/bench_summary.py "$folder" "scripts/compare.sh step" >"$out/step.md"
+  "$python" scripts/summaries/bench_summary.py "$folder" "scripts/compare.sh step" >"$out/step.md"
   update step docs/performance.md
 }
 

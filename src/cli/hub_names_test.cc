@@ -8,7 +8,7 @@
 #include <string>
 
 #include "cli/terminal/hub_report.h"
-#include "support/hub_server.h"
+#include "support/web/hub_server.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "support/draws.h"
-#include "support/rank_test_support.h"
+#include "support/ranks/rank_test_support.h"
 
 namespace tessera {
 namespace {

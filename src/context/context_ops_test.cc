@@ -11,7 +11,7 @@
 #include "context/slice_batch.h"
 #include "ops/cpu_ops.h"
 #include "support/kernel_test_util.h"
-#include "support/rank_test_support.h"
+#include "support/ranks/rank_test_support.h"
 
 namespace tessera {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "expect_error.h"
 #include "io/file.h"
-#include "support/hub_test_support.h"
+#include "support/web/hub_test_support.h"
 
 namespace tessera {
 namespace {

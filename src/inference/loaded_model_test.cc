@@ -11,7 +11,7 @@
 #include "model/llama/llama_generator.h"
 #include "ops/cpu_ops.h"
 #include "support/isolated_device.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "model/llama/llama_generator.h"
 #include "model/sampling.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 #include "test_paths.h"
 
 namespace tessera {

@@ -12,7 +12,7 @@
 #include "launch/job/launch_plan.h"
 #include "launch/job/rank_environment.h"
 #include "launch/job/stream_choice.h"
-#include "support/two_sockets.h"
+#include "support/web/two_sockets.h"
 
 namespace tessera {
 namespace {

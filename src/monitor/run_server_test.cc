@@ -15,8 +15,8 @@
 #include "monitor/records/page_html.h"
 #include "platform/stop_signal.h"
 #include "settings/derived.h"
-#include "support/metrics_text.h"
-#include "support/web_client.h"
+#include "support/web/metrics_text.h"
+#include "support/web/web_client.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -13,7 +13,7 @@
 #include "plan/step_actions.h"
 #include "report/files/metrics_file.h"
 #include "report/trainer_state.h"
-#include "support/from_word.h"
+#include "support/train/from_word.h"
 
 namespace tessera {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "support/arguments_test_support.h"
+#include "support/settings/arguments_test_support.h"
 
 namespace tessera {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/arguments_test_support.h"
+#include "support/settings/arguments_test_support.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "settings/config_file.h"
-#include "support/arguments_test_support.h"
+#include "support/settings/arguments_test_support.h"
 
 namespace tessera {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "formats/huggingface/model_config.h"
 #include "settings/derived.h"
-#include "support/arguments_test_support.h"
+#include "support/settings/arguments_test_support.h"
 
 namespace tessera {
 namespace {

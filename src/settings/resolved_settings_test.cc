@@ -6,7 +6,8 @@
 #include "comm/ranks/launch_variables.h"
 #include "io/file.h"
 #include "settings/config_file.h"
-#include "support/arguments_test_support.h"
+#include "settings/spec_variants.h"
+#include "support/settings/arguments_test_support.h"
 #include "test_folder.h"
 
 namespace tessera {

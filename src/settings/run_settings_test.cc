@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "expect_error.h"
 #include "settings/derived.h"
-#include "support/arguments_test_support.h"
+#include "support/settings/arguments_test_support.h"
 
 namespace tessera {
 namespace {

@@ -13,7 +13,7 @@
 #include "support/draws.h"
 #include "support/isolated_device.h"
 #include "support/model_test_support.h"
-#include "support/rank_test_support.h"
+#include "support/ranks/rank_test_support.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -11,9 +11,9 @@
 #include "e2e/host_job.h"
 #include "e2e/process.h"
 #include "e2e/tiny_model.h"
-#include "support/free_port.h"
-#include "support/metrics_text.h"
-#include "support/web_client.h"
+#include "support/web/free_port.h"
+#include "support/web/metrics_text.h"
+#include "support/web/web_client.h"
 #include "test_paths.h"
 
 namespace tessera {

@@ -11,7 +11,7 @@
 #include "comm/socket/tcp_socket.h"
 #include "e2e/process.h"
 #include "e2e/tiny_model.h"
-#include "support/tls_server.h"
+#include "support/web/tls_server.h"
 #include "test_paths.h"
 
 namespace tessera {

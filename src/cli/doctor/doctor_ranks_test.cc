@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "support/two_sockets.h"
+#include "support/web/two_sockets.h"
 
 namespace tessera {
 namespace {

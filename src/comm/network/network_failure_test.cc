@@ -17,7 +17,7 @@
 #include "comm/network/network_group.h"
 #include "comm/socket/tcp_socket.h"
 #include "resource_counter.h"
-#include "support/network_test_support.h"
+#include "support/ranks/network_test_support.h"
 
 namespace tessera {
 namespace {

@@ -13,7 +13,7 @@
 #include "comm/store/store_server.h"
 #include "kernels/quantized_weight/int8_blocks.h"
 #include "support/draws.h"
-#include "support/network_test_support.h"
+#include "support/ranks/network_test_support.h"
 
 namespace tessera {
 namespace {

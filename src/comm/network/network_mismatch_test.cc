@@ -9,9 +9,9 @@
 #include "comm/network/link/wire_message.h"
 #include "comm/network/network_group.h"
 #include "support/draws.h"
-#include "support/network_test_support.h"
+#include "support/ranks/network_test_support.h"
+#include "support/ranks/store_test_support.h"
 #include "support/run_in_child.h"
-#include "support/store_test_support.h"
 
 namespace tessera {
 namespace {

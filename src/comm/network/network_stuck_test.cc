@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "base/sanitizers.h"
-#include "support/network_test_support.h"
+#include "support/ranks/network_test_support.h"
 
 namespace tessera {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "support/rank_test_support.h"
+#include "support/ranks/rank_test_support.h"
 
 namespace tessera {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "comm/socket/local_socket.h"
 #include "resource_counter.h"
-#include "support/rank_test_support.h"
+#include "support/ranks/rank_test_support.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "comm/ranks/node_list.h"
-#include "support/store_test_support.h"
+#include "support/ranks/store_test_support.h"
 
 namespace tessera {
 namespace {

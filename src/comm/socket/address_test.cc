@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "support/store_test_support.h"
+#include "support/ranks/store_test_support.h"
 
 namespace tessera {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "support/store_test_support.h"
+#include "support/ranks/store_test_support.h"
 
 namespace tessera {
 namespace {

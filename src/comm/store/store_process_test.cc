@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "support/free_port.h"
-#include "support/store_test_support.h"
+#include "support/ranks/store_test_support.h"
+#include "support/web/free_port.h"
 
 namespace tessera {
 namespace {

@@ -14,7 +14,7 @@
 #include "comm/socket/refusal_log.h"
 #include "comm/store/store_proof.h"
 #include "comm/store/store_wire.h"
-#include "support/store_test_support.h"
+#include "support/ranks/store_test_support.h"
 
 namespace tessera {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "support/store_test_support.h"
+#include "support/ranks/store_test_support.h"
 
 namespace tessera {
 namespace {

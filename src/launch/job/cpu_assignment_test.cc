@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "fake_machine.h"
-#include "support/two_sockets.h"
+#include "support/web/two_sockets.h"
 
 namespace tessera {
 namespace {

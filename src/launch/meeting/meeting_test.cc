@@ -14,7 +14,7 @@
 #include "launch/meeting/meeting_client.h"
 #include "launch/meeting/meeting_farewell.h"
 #include "launch/meeting/meeting_server.h"
-#include "support/store_test_support.h"
+#include "support/ranks/store_test_support.h"
 
 namespace tessera {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "expect_error.h"
-#include "support/web_client.h"
+#include "support/web/web_client.h"
 
 namespace tessera {
 namespace {

@@ -9,7 +9,7 @@
 #include "monitor/metrics/metric_table.h"
 #include "monitor/metrics/run_health.h"
 #include "monitor/metrics/run_metrics.h"
-#include "support/metrics_text.h"
+#include "support/web/metrics_text.h"
 #include "test_paths.h"
 
 namespace tessera {

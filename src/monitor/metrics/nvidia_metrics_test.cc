@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "monitor/metrics/metric_table.h"
-#include "support/metrics_text.h"
+#include "support/web/metrics_text.h"
 #include "test_paths.h"
 
 namespace tessera {

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "monitor/records/page_html.h"
-#include "support/web_client.h"
+#include "support/web/web_client.h"
 #include "test_folder.h"
 
 namespace tessera {

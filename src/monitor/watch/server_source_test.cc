@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "expect_error.h"
 #include "monitor/watch/run_source.h"
-#include "support/hub_server.h"
+#include "support/web/hub_server.h"
 
 namespace tessera {
 namespace {

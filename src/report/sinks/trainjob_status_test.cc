@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "support/tls_server.h"
+#include "support/web/tls_server.h"
 #include "test_folder.h"
 
 namespace tessera {

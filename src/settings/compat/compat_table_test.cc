@@ -8,7 +8,7 @@
 
 #include "expect_error.h"
 #include "settings/run_settings.h"
-#include "support/arguments_test_support.h"
+#include "support/settings/arguments_test_support.h"
 
 namespace tessera {
 namespace {

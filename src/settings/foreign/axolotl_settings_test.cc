@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/log.h"
-#include "support/foreign_datasets_fixture.h"
+#include "support/settings/foreign_datasets_fixture.h"
 
 namespace tessera {
 namespace {

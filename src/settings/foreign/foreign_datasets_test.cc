@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "support/foreign_datasets_fixture.h"
+#include "support/settings/foreign_datasets_fixture.h"
 
 namespace tessera {
 namespace {

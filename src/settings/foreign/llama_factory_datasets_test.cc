@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "data/row_plan.h"
-#include "support/foreign_datasets_fixture.h"
+#include "support/settings/foreign_datasets_fixture.h"
 
 namespace tessera {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "support/foreign_datasets_fixture.h"
+#include "support/settings/foreign_datasets_fixture.h"
 
 namespace tessera {
 namespace {

@@ -11,7 +11,7 @@
 #include "io/file.h"
 #include "settings/config_file.h"
 #include "settings/resolved_settings.h"
-#include "support/arguments_test_support.h"
+#include "support/settings/arguments_test_support.h"
 #include "test_folder.h"
 #include "test_paths.h"
 

@@ -16,7 +16,7 @@
 #include "settings/config_file.h"
 #include "settings/resolved_settings.h"
 #include "settings/run_settings.h"
-#include "support/arguments_test_support.h"
+#include "support/settings/arguments_test_support.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "expect_error.h"
-#include "support/arguments_test_support.h"
-#include "support/foreign_datasets_fixture.h"
+#include "support/settings/arguments_test_support.h"
+#include "support/settings/foreign_datasets_fixture.h"
 #include "test_folder.h"
 
 namespace tessera {

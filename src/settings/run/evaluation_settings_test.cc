@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "settings/run_settings.h"
-#include "support/arguments_test_support.h"
+#include "support/settings/arguments_test_support.h"
 
 namespace tessera {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/float_types.h"
 #include "shard/gradients/gradient_store.h"
-#include "support/rank_test_support.h"
+#include "support/ranks/rank_test_support.h"
 
 namespace tessera {
 namespace {

@@ -1,6 +1,6 @@
 // The choice of the best model, the checkpoints kept for it, and early stopping.
 #include "train/evaluation/best_model.h"
-#include "support/from_word.h"
+#include "support/train/from_word.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
-#include "support/saving_run.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

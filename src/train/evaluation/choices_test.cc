@@ -6,8 +6,8 @@
 
 #include "expect_error.h"
 #include "io/file.h"
-#include "support/saving_run.h"
 #include "support/test_tokenizer.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "support/reference_loss.h"
+#include "support/train/reference_loss.h"
 
 namespace tessera {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
-#include "support/saving_run.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

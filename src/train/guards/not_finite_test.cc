@@ -7,7 +7,7 @@
 #include <set>
 
 #include "ops/cpu_ops.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 #include "train/guards/not_finite.h"
 
 namespace tessera {

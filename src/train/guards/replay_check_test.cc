@@ -1,6 +1,6 @@
 // A pass computed twice: sound machines give the same bits, and a flipped bit is located.
 #include "train/guards/replay_check.h"
-#include "support/from_word.h"
+#include "support/train/from_word.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "expect_error.h"
 #include "ops/cpu_ops.h"
 #include "ops/forwarding_ops.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -1,5 +1,5 @@
 #include "train/measure/run_clock.h"
-#include "support/from_word.h"
+#include "support/train/from_word.h"
 
 #include <gtest/gtest.h>
 

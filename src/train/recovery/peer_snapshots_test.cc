@@ -2,7 +2,7 @@
 // nothing on disk.
 #include "train/recovery/peer_snapshots.h"
 #include "support/draws.h"
-#include "support/from_word.h"
+#include "support/train/from_word.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "expect_error.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "report/sinks/control_channel.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

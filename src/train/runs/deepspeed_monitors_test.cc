@@ -7,9 +7,9 @@
 #include "expect_error.h"
 #include "io/file.h"
 #include "report/sinks/deepspeed_monitors.h"
-#include "support/event_reader.h"
 #include "support/file_size_limit.h"
-#include "support/train_test_support.h"
+#include "support/train/event_reader.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

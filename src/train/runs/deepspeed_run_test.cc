@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "expect_error.h"
 #include "settings/derived.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 #include "test_paths.h"
 
 namespace tessera {

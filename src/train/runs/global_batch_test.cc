@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

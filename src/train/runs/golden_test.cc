@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "support/from_word.h"
-#include "support/train_test_support.h"
+#include "support/train/from_word.h"
+#include "support/train/train_test_support.h"
 #include "test_paths.h"
 
 namespace tessera {

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "expect_error.h"
-#include "support/from_word.h"
-#include "support/train_test_support.h"
+#include "support/train/from_word.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

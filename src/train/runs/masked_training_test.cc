@@ -6,7 +6,7 @@
 
 #include "expect_error.h"
 #include "support/dataset_test_util.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 #include "test_paths.h"
 
 namespace tessera {

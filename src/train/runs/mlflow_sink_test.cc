@@ -9,8 +9,8 @@
 #include "io/file.h"
 #include "report/sinks/mlflow_sink.h"
 #include "report/sinks/sinks.h"
-#include "support/hub_server.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
+#include "support/web/hub_server.h"
 
 namespace tessera {
 namespace {

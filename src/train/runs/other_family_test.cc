@@ -9,8 +9,8 @@
 #include "expect_error.h"
 #include "model/llama/llama_generator.h"
 #include "shard/parameter_store.h"
-#include "support/bigram_model.h"
-#include "support/train_test_support.h"
+#include "support/train/bigram_model.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -13,7 +13,7 @@
 #include "expect_error.h"
 #include "io/file.h"
 #include "support/file_size_limit.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 #include "train/evaluation/best_model.h"
 #include "train/output/output_folder.h"
 

@@ -17,9 +17,9 @@
 #include "kernels/block_code/block_code.h"
 #include "model/attention_shape.h"
 #include "model/families/families.h"
-#include "support/from_word.h"
-#include "support/saving_run.h"
 #include "support/test_tokenizer.h"
+#include "support/train/from_word.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

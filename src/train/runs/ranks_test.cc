@@ -8,8 +8,8 @@
 #include "expect_error.h"
 #include "io/file.h"
 #include "support/draws.h"
-#include "support/from_word.h"
-#include "support/train_test_support.h"
+#include "support/train/from_word.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

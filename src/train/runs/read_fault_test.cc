@@ -7,7 +7,7 @@
 
 #include "expect_error.h"
 #include "read_faults.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "expect_error.h"
 #include "io/file.h"
-#include "support/saving_run.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "devices/measure/training_peak.h"
 #include "kernels/dispatch.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -9,7 +9,7 @@
 #include "expect_error.h"
 #include "io/file.h"
 #include "support/row_feeder.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

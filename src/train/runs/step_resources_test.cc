@@ -10,8 +10,8 @@
 
 #include "devices/measure/training_peak.h"
 #include "resource_counter.h"
-#include "support/from_word.h"
-#include "support/train_test_support.h"
+#include "support/train/from_word.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "support/reference_loss.h"
-#include "support/train_test_support.h"
+#include "support/train/reference_loss.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -9,9 +9,9 @@
 #include "io/file.h"
 #include "report/sinks/event_file.h"
 #include "report/sinks/tensorboard_sink.h"
-#include "support/event_reader.h"
 #include "support/file_size_limit.h"
-#include "support/train_test_support.h"
+#include "support/train/event_reader.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -9,8 +9,8 @@
 #include "io/file.h"
 #include "platform/stop_signal.h"
 #include "support/draws.h"
-#include "support/from_word.h"
-#include "support/train_test_support.h"
+#include "support/train/from_word.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

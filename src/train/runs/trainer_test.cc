@@ -1,6 +1,6 @@
 // The loop of a run: what a step computes, how many there are, when it stops.
 #include "train/trainer.h"
-#include "support/from_word.h"
+#include "support/train/from_word.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include "expect_error.h"
 #include "io/file.h"
 #include "optim/clip.h"
-#include "support/reference_loss.h"
-#include "support/train_test_support.h"
+#include "support/train/reference_loss.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "data/rows/batch_plan.h"
-#include "support/saving_run.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

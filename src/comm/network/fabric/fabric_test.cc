@@ -15,8 +15,8 @@
 #include "comm/network/fabric/fabric_device.h"
 #include "comm/network/fabric/fabric_link.h"
 #include "comm/network/link/chunk_count.h"
-#include "support/network_test_support.h"
-#include "support/store_test_support.h"
+#include "support/ranks/network_test_support.h"
+#include "support/ranks/store_test_support.h"
 
 namespace tessera {
 namespace {

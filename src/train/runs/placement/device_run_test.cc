@@ -4,9 +4,9 @@
 
 #include "expect_error.h"
 #include "ops/cpu_ops.h"
-#include "support/from_word.h"
 #include "support/isolated_device.h"
-#include "support/train_test_support.h"
+#include "support/train/from_word.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

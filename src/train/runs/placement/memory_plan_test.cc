@@ -16,8 +16,8 @@
 #include "expect_error.h"
 #include "optim/elementwise.h"
 #include "platform/memory_info.h"
-#include "support/medium_config.h"
-#include "support/train_test_support.h"
+#include "support/train/medium_config.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "settings/derived.h"
 #include "support/draws.h"
-#include "support/from_word.h"
-#include "support/train_test_support.h"
+#include "support/train/from_word.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

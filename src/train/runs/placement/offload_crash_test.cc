@@ -6,7 +6,7 @@
 
 #include "disk_replay.h"
 #include "disk_shim.h"
-#include "support/saving_run.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

@@ -17,8 +17,8 @@
 #include "expect_error.h"
 #include "io/file.h"
 #include "platform/memory_info.h"
-#include "support/from_word.h"
-#include "support/saving_run.h"
+#include "support/train/from_word.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

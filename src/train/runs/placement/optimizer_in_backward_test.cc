@@ -10,8 +10,8 @@
 #include "optim/elementwise.h"
 #include "shard/parameter_store.h"
 #include "support/draws.h"
-#include "support/from_word.h"
-#include "support/saving_run.h"
+#include "support/train/from_word.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "base/sanitizers.h"
 #include "platform/memory_info.h"
-#include "support/from_word.h"
-#include "support/medium_config.h"
-#include "support/train_test_support.h"
+#include "support/train/from_word.h"
+#include "support/train/medium_config.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -12,8 +12,8 @@
 #include "platform/memory_info.h"
 #include "settings/derived.h"
 #include "support/draws.h"
-#include "support/from_word.h"
-#include "support/saving_run.h"
+#include "support/train/from_word.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

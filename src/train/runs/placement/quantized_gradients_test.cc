@@ -7,8 +7,8 @@
 
 #include "checkpoint/checkpoint_reader.h"
 #include "support/draws.h"
-#include "support/from_word.h"
-#include "support/saving_run.h"
+#include "support/train/from_word.h"
+#include "support/train/saving_run.h"
 
 namespace tessera {
 namespace {

@@ -43,6 +43,27 @@ __device__ void copy_tiles(const AttentionProblem& problem, const CUtensorMap& t
   }
 }
 
+// Divides the sums of an item's queries by those of their probabilities, stores them, and is done with the
+// queries' memory.
+template <int kE>
+__device__ inline void store_item(const AttentionProblem& problem, const Queries<kKeys>& queries,
+                                  RowState<1>& state, Sums<1, kE / 8>& o, Shared<kE>& shared, bf16* o_THE,
+                                  float* lse_HT) {
+  const int64_t first = queries.rows.begin + queries.rows.first,
+                stride = static_cast<int64_t>(problem.H) * problem.E;
+  const int num_rows = queries.rows.length - queries.rows.first;
+  float factors[1][2];
+  float* const lse =
+      lse_HT == nullptr ? nullptr : lse_HT + static_cast<int64_t>(queries.head) * problem.T + first;
+  finish_rows<1>(state, problem.scale, lse == nullptr ? nullptr : lse + warp_row(), num_rows - warp_row(),
+                 factors);
+  synchronize_warpgroup();  // the products of its other warps no longer read this warp's queries
+  store_rows<kE / 8>(o, factors, shared.q, num_rows, problem.E,
+                     o_THE + first * stride + queries.head * problem.E, stride);
+  publish_to_copies();
+  arrive_as_warp(shared.q_empty);
+}
+
 // One warpgroup: 64 queries of each item. The scores of the next keys are computed while the last ones become
 // probabilities and multiply v.
 template <int kE>
@@ -123,19 +144,7 @@ __device__ void compute(const AttentionProblem& problem, bf16* o_THE, float* lse
     arrive_as_warp(shared.v_empty[place.slot]);
     place.advance();
 
-    const int64_t first = queries.rows.begin + queries.rows.first,
-                  stride = static_cast<int64_t>(problem.H) * problem.E;
-    const int num_rows = queries.rows.length - queries.rows.first;
-    float factors[1][2];
-    float* const lse =
-        lse_HT == nullptr ? nullptr : lse_HT + static_cast<int64_t>(queries.head) * problem.T + first;
-    finish_rows<1>(state, problem.scale, lse == nullptr ? nullptr : lse + warp_row(), num_rows - warp_row(),
-                   factors);
-    synchronize_warpgroup();  // the products of its other warps no longer read this warp's queries
-    store_rows<kE / 8>(o, factors, shared.q, num_rows, problem.E,
-                       o_THE + first * stride + queries.head * problem.E, stride);
-    publish_to_copies();
-    arrive_as_warp(shared.q_empty);
+    store_item<kE>(problem, queries, state, o, shared, o_THE, lse_HT);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "support/hub_server.h"
+#include "support/web/hub_server.h"
 
 #include <openssl/evp.h>
 

@@ -1,4 +1,4 @@
-#include "support/event_reader.h"
+#include "support/train/event_reader.h"
 
 #include <cstring>
 #include <map>

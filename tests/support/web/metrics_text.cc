@@ -1,4 +1,4 @@
-#include "support/metrics_text.h"
+#include "support/web/metrics_text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "support/tls_server.h"
+#include "support/web/tls_server.h"
 
 #include <netinet/in.h>
 #include <openssl/pem.h>

@@ -1,4 +1,4 @@
-#include "support/web_client.h"
+#include "support/web/web_client.h"
 
 #include <poll.h>
 #include <sys/socket.h>

@@ -9,7 +9,7 @@
 
 #include "hub/hub.h"
 #include "io/file.h"
-#include "support/hub_server.h"
+#include "support/web/hub_server.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -1,4 +1,4 @@
-#include "support/rank_test_support.h"
+#include "support/ranks/rank_test_support.h"
 
 #include <signal.h>
 #include <sys/wait.h>

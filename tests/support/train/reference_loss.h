@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "support/reference_model.h"
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 #include <gtest/gtest.h>
 

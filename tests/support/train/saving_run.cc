@@ -1,4 +1,4 @@
-#include "support/saving_run.h"
+#include "support/train/saving_run.h"
 
 #include <gtest/gtest.h>
 

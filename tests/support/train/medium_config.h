@@ -1,7 +1,7 @@
 // For tests: a model large enough for its memory to be measured.
 #pragma once
 
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "support/train_test_support.h"
+#include "support/train/train_test_support.h"
 
 namespace tessera {
 
