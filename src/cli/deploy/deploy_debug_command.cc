@@ -46,6 +46,7 @@ class DeployDebugCommand : public DeployCommand {
     write_manifests(templates().render(
         "debug.yaml.jinja",
         variables(*table, {{"name", "tessera-" + what_},
+                           {"pod", "tessera-" + what_ + suffix()},
                            {"on_card", on_card},
                            {"node_type", node_kind(on_card).type},
                            {"nodes_named", Value::List(nodes_named_.begin(), nodes_named_.end())},
@@ -62,6 +63,15 @@ class DeployDebugCommand : public DeployCommand {
     if (what_ == "network") return Value::List{"tessera", "launch", "bench", "network"};
     if (device_ == DeviceKind::kCuda) return Value::List{"sh", "-c", "nvidia-smi; tessera doctor"};
     return Value::List{"tessera", "doctor"};
+  }
+
+  // Another look has a pod of its own: Kubernetes does not let one change.
+  std::string suffix() const {
+    std::string suffix;
+    if (device_ == DeviceKind::kCuda) suffix += "-cuda";
+    if (num_efa_ > 0) suffix += "-efa";
+    if (nodes_named_.size() == 1) suffix += "-" + nodes_named_[0].substr(0, nodes_named_[0].find('.'));
+    return suffix;
   }
 
   std::string what_ = "doctor";

@@ -195,9 +195,9 @@ def run_debug():
     """The pods of `deploy debug`: a node as `tessera doctor` sees it, and the network between two nodes."""
     image = ("debug", "--image", "localhost/tessera:cluster", "--node")
     apply(deploy(*image, "real-0"))
-    wait("tessera-doctor ends", lambda: get("pods", "tessera-doctor")["status"].get("phase") in ("Succeeded", "Failed"))
-    said = kubectl("logs", "-n", "training", "tessera-doctor").stdout
-    check("NUMA node 0" in said and get("pods", "tessera-doctor")["spec"]["nodeName"] == "real-0", "debug: tessera doctor on that node", said)
+    wait("tessera-doctor ends", lambda: get("pods", "tessera-doctor-real-0")["status"].get("phase") in ("Succeeded", "Failed"))
+    said = kubectl("logs", "-n", "training", "tessera-doctor-real-0").stdout
+    check("NUMA node 0" in said and get("pods", "tessera-doctor-real-0")["spec"]["nodeName"] == "real-0", "debug: tessera doctor on that node", said)
     apply(deploy(*image, "real-0", "--node", "real-1", "--what", "network"))
     wait("tessera-network ends", lambda: is_true(get("jobs", "tessera-network"), "Complete") or is_true(get("jobs", "tessera-network"), "Failed"))
     said = kubectl("logs", "-n", "training", "job/tessera-network").stdout
