@@ -12,7 +12,7 @@
 # Without STAGE: build, apply, behave and train. Without `build`, programs that are not in the cache are a reason to skip.
 # CLUSTER_SET=v2.1|v2.2|v2.3 chooses the versions (versions.env), TESSERA the program (build/release/tessera); the cache is
 # ${XDG_CACHE_HOME:-~/.cache}/tessera-cluster. KEEP=DIR keeps logs and manifests there; CLUSTER_ONLY=REGEX limits `behave` and `train` to some
-# scenarios.
+# scenarios; CLUSTER_IMAGE is an image that podman has, in place of a new one.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 here=$root/tests/cluster/real
@@ -45,6 +45,7 @@ if [ -z "${CLUSTER_STATE:-}" ]; then
   CLUSTER_STATE=$(mktemp -d "${TMPDIR:-/tmp}/tessera-cluster-XXXXXX")
   KEEP=${KEEP:+$(realpath -m "$KEEP")}
   export TESSERA CLUSTER_STATE CLUSTER_CACHE=$cache CLUSTER_SET CHECKS=$CLUSTER_STATE/checks
+  : >"$CHECKS"
   # shellcheck source=tests/cluster/real/real_nodes.sh
   . "$here/real_nodes.sh"
   child=
@@ -52,7 +53,7 @@ if [ -z "${CLUSTER_STATE:-}" ]; then
     # The end of the first process in the namespace ends all others in it, by SIGKILL.
     [ -z "$child" ] || { kill -KILL "$child"; wait "$child"; } 2>/dev/null || true
     remove_cgroup "$(basename "$CLUSTER_STATE")"
-    [ -z "$KEEP" ] || { mkdir -p "$KEEP" && cp -r "$CLUSTER_STATE"/*.log "$CLUSTER_STATE/manifests" "$KEEP"; } || true
+    [ -z "$KEEP" ] || { mkdir -p "$KEEP" && cp -r "$CLUSTER_STATE"/*.log "$CLUSTER_STATE"/manifests* "$KEEP"; } 2>/dev/null || true
     rm -rf "$CLUSTER_STATE"
   }
   trap clean_up EXIT

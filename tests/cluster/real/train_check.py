@@ -120,7 +120,8 @@ def run_seen(job, pods):
 
 
 def run_killed():
-    job = Job("killed", 2, "--max_steps", str(STEPS), "--report_to", "dashboard")
+    num_steps = STEPS + 3000  # enough for run_seen() on a fast machine
+    job = Job("killed", 2, "--max_steps", str(num_steps), "--report_to", "dashboard")
     pods = job.pods()
     run_seen(job, pods)
     job.reaches(600)
@@ -128,8 +129,8 @@ def run_killed():
     job.check_resumed(job.pods(unlike=pods), 500)
     job.ends()
     job.check_restarts(1, 1)
-    check_status(job.path, 0, f"finished: step {STEPS} of {STEPS}")
-    check(sorted(set(job.steps())) == list(range(1, STEPS + 1)), f"{job.name}: every step is there", len(job.steps()))
+    check_status(job.path, 0, f"finished: step {num_steps} of {num_steps}")
+    check(sorted(set(job.steps())) == list(range(1, num_steps + 1)), f"{job.name}: every step is there", len(job.steps()))
     remove_job(job)
 
 
