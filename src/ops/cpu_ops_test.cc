@@ -47,6 +47,7 @@ class OwnedTensor {
       }
     }
   }
+  TensorView view() const { return view_; }
   operator TensorView() const { return view_; }       // NOLINT: conversion wanted
   operator ConstTensorView() const { return view_; }  // NOLINT: conversion wanted
   bool is_finite() const {
@@ -83,13 +84,13 @@ bool run_every_operation(Ops& ops, DType A) {
   OwnedTensor k_cache(A, {T, key_width}), v_cache(A, {T, key_width}), gate_up(A, {T, 2 * F}), h(A, {T, F});
   OwnedTensor w_gate_up(A, {2 * F, D}), logits(F32, {T, V}), dlogits(A, {T, V});
   ops.embedding(ids, embedding, x);
-  ops.rmsnorm(x, w_norm, 1e-5f, norm, rstd);
+  ops.rmsnorm(x, w_norm.view(), 1e-5f, norm, rstd);
   ops.linear(norm, w_qkv, bias, qkv);
-  ops.head_rmsnorm(qkv, kHeads, 0, kHeads.num_heads, w_head, 1e-5f, qkv, head_rstd);
+  ops.head_rmsnorm(qkv, kHeads, 0, kHeads.num_heads, w_head.view(), 1e-5f, qkv, head_rstd);
   ops.rope(qkv, kHeads, positions, table, false);
   ops.attention(qkv, kHeads, cu_seqlens, o, lse);
   ops.attention_cached(qkv, kHeads, k_cache, v_cache, 0, o);
-  ops.add_rmsnorm(x, norm, w_norm, 1e-5f, norm, rstd);
+  ops.add_rmsnorm(x, norm, w_norm.view(), 1e-5f, norm, rstd);
   ops.linear(norm, w_gate_up, {}, gate_up);
   ops.swiglu(gate_up, h);
   ops.add(x, norm);
@@ -102,10 +103,11 @@ bool run_every_operation(Ops& ops, DType A) {
   ops.linear_backward_weight(dlogits, norm, dembedding, Update::kAdd);
   ops.swiglu_backward(h, gate_up, dgate_up, h);
   ops.linear_backward_input(dgate_up, w_gate_up, dnorm, Update::kAdd);
-  ops.rmsnorm_backward(dnorm, x, w_norm, rstd, dnorm, Update::kOverwrite, dw_norm, Update::kAdd);
+  ops.rmsnorm_backward(dnorm, x, w_norm.view(), rstd, dnorm, Update::kOverwrite, dw_norm, Update::kAdd);
   ops.attention_backward(o, qkv, o, lse, kHeads, cu_seqlens, dqkv);
   ops.rope(dqkv, kHeads, positions, table, true);
-  ops.head_rmsnorm_backward(dqkv, qkv, kHeads, 0, kHeads.num_heads, w_head, head_rstd, dw_head, Update::kAdd);
+  ops.head_rmsnorm_backward(dqkv, qkv, kHeads, 0, kHeads.num_heads, w_head.view(), head_rstd, dw_head,
+                            Update::kAdd);
   ops.linear_backward_weight(dqkv, norm, dw_qkv, Update::kOverwrite);
   ops.linear_backward_bias(dqkv, dbias, Update::kAdd);
   ops.zero(dgate_up);
