@@ -31,7 +31,7 @@ struct TokenizedRow {
   std::string text;             // what was tokenized, if it is kept
   std::vector<int32_t> ids;     // empty if the document has no text
   std::vector<int32_t> labels;  // empty: the ids
-  // Of the documents packed into token ids, or of source and target; empty: a single sequence.
+  // Lengths of the documents packed into token ids, or of source and target; empty: a single sequence.
   std::vector<int32_t> sequence_lengths;
   int64_t num_cut_tokens = 0;  // of encoders' rows, which are cut here
   bool is_text = false;        // without a prompt or an answer

@@ -26,8 +26,6 @@ JsonNode rope_fields(const JsonNode& fields);
 // bos_token_id, eos_token_id and pad_token_id; vocab_size is known.
 void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config);
 
-// Elements of a head that its rotary embedding rotates.
-int64_t rotated_elements(const ModelConfig& config);
 // rope_parameters, or rope_theta and rope_scaling; head_dim and max_position_embeddings are known.
 void read_rope(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config);
 

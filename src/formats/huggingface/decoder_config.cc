@@ -206,6 +206,8 @@ ModelConfig read_decoder_config(const JsonNode& fields, const FamilyInfo& family
   config.qkv_bias = config.o_bias || family.has_qkv_bias;
   config.mlp_bias = family.has_mlp_bias && fields["mlp_bias"].boolean_or(false);
   config.qk_norm = family.has_qk_norm;
+  config.qk_norm_whole = family.qk_norm_whole;
+  config.norm_placement = family.norm_placement;
   if (family.read != nullptr) family.read(fields, config);
   return config;
 }

@@ -106,10 +106,6 @@ void check_unknown_fields(const JsonNode& fields, const FamilyInfo& family) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 // text_config of a model with images, as a config.json of its own; nullopt if it is no such model.
 std::optional<Json> text_part(const Json& root, const std::string& origin) {
   const JsonNode fields(root, origin);

@@ -99,14 +99,11 @@ struct ModelConfig {
   // Options of decoders: Llama has none of them.
   NormKind norm = NormKind::kRms;
   NormPlacement norm_placement = NormPlacement::kBefore;
-  bool parallel_blocks = false;         // attention and MLP read the same norm
   double embedding_scale = 1;           // of the embedding's output
   bool rounds_embedding_scale = false;  // to the type of the activations (Gemma)
   double residual_scale = 1;            // of what attention and MLP add to the stream
   double attention_scale = 0;           // of scores; 0: 1 / sqrt(head_dim)
-  double attention_softcap = 0;         // c: scores become c tanh(score / c); 0: they stay as they are
-  double logits_scale = 1;              // of logits, before their soft cap
-  double logits_softcap = 0;            // as of scores
+  double logits_scale = 1;              // of logits
   int64_t rotary_dim = 0;               // the first elements of a head that are rotated; 0: all
   bool rope_interleaved = false;        // pairs are neighbours rather than halves
   std::vector<LayerRope> layer_rope;    // per layer; empty: all kGlobal
@@ -128,6 +125,12 @@ struct ModelConfig {
   // The form in which the matrices of the layers are kept beside them.
   Quantization base_quantization = Quantization::kNone;
 };
+
+// Elements of a head that its rotary embedding rotates.
+int64_t rotated_elements(const ModelConfig& config);
+// The rotary embedding of layers of LayerRope::kGlobal, and whether some are kLocal.
+Rope global_rope(const ModelConfig& config);
+bool has_local_rope(const ModelConfig& config);
 
 // Errors (kBadData; kBadConfig if valid but not supported) name the file, the field, what was expected and
 // what was found. Unknown model_type, hidden_act, rope type, quantization_config, ... are rejected by name.

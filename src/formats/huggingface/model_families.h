@@ -101,6 +101,8 @@ struct FamilyInfo {
   bool has_qkv_bias = false;        // q, k and v always have one
   bool has_mlp_bias = false;        // mlp_bias says whether
   bool has_qk_norm = false;
+  bool qk_norm_whole = false;  // ModelConfig has what they mean
+  NormPlacement norm_placement = NormPlacement::kBefore;
   std::string norm_eps_field = "rms_norm_eps";
   std::string activation_field = "hidden_act";
   // Its values, the first of which is that of an absent field.

@@ -107,8 +107,6 @@ void RopeReader::read_longrope(const JsonNode& rope, RopeScaling& scaling) const
       attention_factor(rope, factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(original)));
 }
 
-Rope global_rope_of(const ModelConfig& config) { return {config.rope_theta, config.rope_scaling}; }
-
 struct RopeWord {
   std::string_view word;
   RopeType type;
@@ -210,6 +208,11 @@ Rope RopeReader::read_form(const char* name) {
   return read(rope.is_null() ? JsonNode(kNothing, fields.origin()) : rope, theta);
 }
 
+// Transformers takes rope_scaling if it is not empty.
+bool is_given(const JsonNode& scaling) {
+  return !scaling.is_null() && !(scaling.is_object() && scaling.json().empty());
+}
+
 // Layers with a window and without have an embedding each: rope_parameters.sliding_attention and
 // full_attention, or what version 4 wrote: rope_theta and rope_scaling of the layers without a window.
 void read_ropes_by_kind(RopeReader& reader) {
@@ -239,9 +242,8 @@ void read_ropes_by_kind(RopeReader& reader) {
       config.local_rope = reader.read(parameters["sliding_attention"], config.local_rope.theta);
     reader.is_local = false;
   }
-  if (!scaling.is_null() && !(scaling.is_object() && scaling.json().empty()))
-    use(reader.read(scaling, config.rope_theta));
-  for (const Rope& rope : {global_rope_of(config), config.local_rope}) {
+  if (is_given(scaling)) use(reader.read(scaling, config.rope_theta));
+  for (const Rope& rope : {global_rope(config), config.local_rope}) {
     if (rope.scaling.type == RopeType::kLongRope)
       fail(ExitCode::kBadConfig, "{}: longrope is not supported for one kind of layers alone",
            fields.origin());
@@ -251,21 +253,23 @@ void read_ropes_by_kind(RopeReader& reader) {
 }  // namespace
 
 JsonNode rope_fields(const JsonNode& fields) {
-  const JsonNode scaling = fields["rope_scaling"];
-  const bool has_scaling = !scaling.is_null() && !(scaling.is_object() && scaling.json().empty());
-  return has_scaling ? scaling : fields["rope_parameters"];
+  return fields[is_given(fields["rope_scaling"]) ? "rope_scaling" : "rope_parameters"];
 }
 
 int64_t rotated_elements(const ModelConfig& config) {
   return config.rotary_dim == 0 ? config.head_dim : config.rotary_dim;
 }
 
-// Transformers takes rope_scaling if it is not empty.
+Rope global_rope(const ModelConfig& config) { return {config.rope_theta, config.rope_scaling}; }
+
+bool has_local_rope(const ModelConfig& config) {
+  return std::ranges::find(config.layer_rope, LayerRope::kLocal) != config.layer_rope.end();
+}
+
 void read_rope(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config) {
   RopeReader reader = {fields, family, config_fields(family), config};
   if (family.local_rope_theta) return read_ropes_by_kind(reader);
-  const JsonNode scaling = fields["rope_scaling"];
-  const bool has_scaling = !scaling.is_null() && !(scaling.is_object() && scaling.json().empty());
+  const bool has_scaling = is_given(fields["rope_scaling"]);
   const bool has_parameters = !fields["rope_parameters"].is_null();
   const Rope rope = reader.read_form(has_scaling ? "rope_scaling" : "rope_parameters");
   if (has_scaling && has_parameters && rope != reader.read_form("rope_parameters"))

@@ -207,7 +207,7 @@ void append_config(const ModelConfig& config, std::string& out) {
   } else {
     line("positions", format_count(config.max_position_embeddings));
     line("rope", rope_text(config.rope_theta, config.rope_scaling));
-    if (std::ranges::count(config.layer_rope, LayerRope::kLocal) > 0)
+    if (has_local_rope(config))
       line("local rope", rope_text(config.local_rope.theta, config.local_rope.scaling));
     if (const auto without = std::ranges::count(config.layer_rope, LayerRope::kNone); without > 0)
       line("no rope", fmt::format("in {} of {}", without, format_count(config.num_hidden_layers, "layer")));

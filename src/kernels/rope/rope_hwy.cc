@@ -91,7 +91,7 @@ HWY_INLINE void store_pairs(D d, hn::Vec<D> a, hn::Vec<D> b, bf16* to) {
   store_group(d, group, to);
 }
 
-// The same with neighbours as pairs.
+// Like rotate_heads(), for pairs of neighbours.
 template <typename A>
 HWY_NOINLINE void rotate_neighbours(const Heads<A>& heads, int64_t half, const float* cos, const float* sin,
                                     bool inverse) {

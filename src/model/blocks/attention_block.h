@@ -96,7 +96,7 @@ void allocate_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t 
                   AttentionSaved& saved);
 void allocate_attention_output(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
                                AttentionSaved& saved);
-// Those of (6) but y: raw_TD, if there is a norm.
+// raw_TD and its statistics, if the output of (6) is normalised.
 void allocate_raw_output(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
                          AttentionSaved& saved);
 AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& config, DType dtype,

@@ -70,7 +70,7 @@ inline MlpBlockConfig mlp_block_config(const ModelConfig& config) {
 struct MlpScratch {
   TensorView norm_TD;
   TensorView statistics_T;  // F32
-  // Of a chunk, if the output is changed: (4) before that and its statistics, and its gradient.
+  // For a chunk whose output is normalised or scaled: (4) before that, its statistics and its gradient.
   TensorView raw_CD, raw_statistics_C, draw_CD;
   TensorView gate_up_CF2;  // C tokens of a chunk; empty if every layer keeps its own
   TensorView h_CF;

@@ -43,10 +43,6 @@ std::vector<float> yarn_ramp(const Rope& rope, int64_t rotated) {
   return ramp;
 }
 
-int64_t rotated_elements_of(const ModelConfig& config) {
-  return config.rotary_dim == 0 ? config.head_dim : config.rotary_dim;
-}
-
 int64_t num_table_rows(const Rope& rope, int64_t num_positions) {
   const bool has_long_rows = position_offset(rope, num_positions, num_positions) > 0;
   return has_long_rows ? 2 * num_positions : num_positions;
@@ -55,7 +51,7 @@ int64_t num_table_rows(const Rope& rope, int64_t num_positions) {
 }  // namespace
 
 std::vector<float> rope_inverse_frequencies(const ModelConfig& config, const Rope& rope, bool is_long) {
-  const int64_t rotated = rotated_elements_of(config);
+  const int64_t rotated = rotated_elements(config);
   const auto theta = static_cast<float>(rope.theta);
   const RopeScaling& scaling = rope.scaling;
   const auto factor = static_cast<float>(scaling.factor);
@@ -98,7 +94,7 @@ int64_t position_offset(const Rope& rope, int64_t row_length, int64_t num_positi
 }
 
 int64_t RopeTableBuffer::size_bytes(const ModelConfig& config, const Rope& rope, int64_t num_positions) {
-  const int64_t width = rotated_elements_of(config) + (config.query_scale_beta != 0 ? 1 : 0);
+  const int64_t width = rotated_elements(config) + (config.query_scale_beta != 0 ? 1 : 0);
   return num_table_rows(rope, num_positions) * width * static_cast<int64_t>(sizeof(float));
 }
 
@@ -106,7 +102,7 @@ RopeTableBuffer::RopeTableBuffer(const ModelConfig& config, const Rope& rope, in
                                  Device& device)
     : memory_(device.allocate(size_bytes(config, rope, num_positions))),
       num_rows_(num_table_rows(rope, num_positions)),
-      half_dim_(rotated_elements_of(config) / 2),
+      half_dim_(rotated_elements(config) / 2),
       interleaved_(config.rope_interleaved),
       scales_queries_(config.query_scale_beta != 0) {
   const std::vector<float> frequencies = rope_inverse_frequencies(config, rope);

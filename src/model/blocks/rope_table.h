@@ -2,7 +2,6 @@
 // (modeling_rope_utils.py): inverse frequencies and angles in float32.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -25,10 +24,6 @@ namespace tessera {
 //   longrope (Ding et al., 2024): f / short_factor_i, or f / long_factor_i if `is_long`
 std::vector<float> rope_inverse_frequencies(const ModelConfig& config, const Rope& rope,
                                             bool is_long = false);
-inline bool has_local_rope(const ModelConfig& config) {
-  return std::ranges::count(config.layer_rope, LayerRope::kLocal) > 0;
-}
-inline Rope global_rope(const ModelConfig& config) { return {config.rope_theta, config.rope_scaling}; }
 
 // attention_factor times cos and sin of position * f_i for positions [0, num_positions), and factors of
 // queries if the model has them, in the memory of a device. Rows longer than the original length of longrope

@@ -1,14 +1,6 @@
-#include "formats/huggingface/config_reading.h"
+#include "formats/huggingface/model_families.h"
 
 namespace tessera {
-namespace {
-
-void read_olmo3(const JsonNode& /*fields*/, ModelConfig& config) {
-  config.norm_placement = NormPlacement::kAfter;
-  config.qk_norm_whole = true;
-}
-
-}  // namespace
 
 FamilyInfo olmo3_family() {
   return {.model_type = "olmo3",
@@ -26,7 +18,8 @@ FamilyInfo olmo3_family() {
           .pad_token_id = 1,
           .has_attention_bias = true,
           .has_qk_norm = true,
-          .read = read_olmo3};
+          .qk_norm_whole = true,
+          .norm_placement = NormPlacement::kAfter};
 }
 
 }  // namespace tessera
