@@ -198,6 +198,10 @@ class CpuOps final : public Ops {
     tessera::layernorm_backward(dy_RD, x_RD, w_D, stats_R2, dx_RD, dx_update, dw_D, db_D, dw_update, pool_);
   }
   void scale(ConstTensorView x, float factor, TensorView y) override { tessera::scale(x, factor, y, pool_); }
+  void soft_cap(TensorView x, float cap) override { tessera::soft_cap(x, cap, pool_); }
+  void soft_cap_backward(ConstTensorView y, float cap, TensorView dx) override {
+    tessera::soft_cap_backward(y, cap, dx, pool_);
+  }
 
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override {
     tessera::swiglu(gate_up_TF2, h_TF, pool_);

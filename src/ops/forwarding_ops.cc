@@ -200,6 +200,14 @@ void ForwardingOps::scale(ConstTensorView x, float factor, TensorView y) {
   forward("scale", {&x}, {&y}, [&] { ops_->scale(x, factor, y); });
 }
 
+void ForwardingOps::soft_cap(TensorView x, float cap) {
+  forward("soft_cap", {}, {&x}, [&] { ops_->soft_cap(x, cap); });
+}
+
+void ForwardingOps::soft_cap_backward(ConstTensorView y, float cap, TensorView dx) {
+  forward("soft_cap_backward", {&y}, {&dx}, [&] { ops_->soft_cap_backward(y, cap, dx); });
+}
+
 void ForwardingOps::swiglu(ConstTensorView gate_up, TensorView h) {
   forward("swiglu", {&gate_up}, {&h}, [&] { ops_->swiglu(gate_up, h); });
 }

@@ -98,6 +98,8 @@ class ForwardingOps : public Ops {
                           ConstTensorView stats_R2, TensorView dx_RD, Update dx_update, TensorView dw_D,
                           TensorView db_D, Update dw_update) override;
   void scale(ConstTensorView x, float factor, TensorView y) override;
+  void soft_cap(TensorView x, float cap) override;
+  void soft_cap_backward(ConstTensorView y, float cap, TensorView dx) override;
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override;
   void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
                        TensorView h_TF) override;

@@ -48,4 +48,10 @@ void Ops::scale(ConstTensorView /*x*/, float /*factor*/, TensorView /*y*/) {
   check_unreachable(*this, "scale");
 }
 
+void Ops::soft_cap(TensorView /*x*/, float /*cap*/) { check_unreachable(*this, "soft_cap"); }
+
+void Ops::soft_cap_backward(ConstTensorView /*y*/, float /*cap*/, TensorView /*dx*/) {
+  check_unreachable(*this, "soft_cap_backward");
+}
+
 }  // namespace tessera

@@ -195,6 +195,9 @@ class Ops {
                                   TensorView dw_D, TensorView db_D, Update dw_update);
   // y = factor x; y may be x. On the host alone.
   virtual void scale(ConstTensorView x, float factor, TensorView y);
+  // x = c tanh(x / c), and with y (F32) its result dx *= 1 - (y / c)^2. On the host alone.
+  virtual void soft_cap(TensorView x, float cap);
+  virtual void soft_cap_backward(ConstTensorView y, float cap, TensorView dx);
 
   // Token losses -log softmax(logits)[target] of the rows whose target is not ignored; with smoothing s
   // (1 - s) nll + s mean over V of -log softmax. logits_RV is F32.

@@ -3,10 +3,10 @@
 //
 // For query t and key s of the same sequence, s <= t and t - s < window (window 0 = unlimited), query head h
 // and its key-value head g = h / (H / G):
-//   score_ts = scale q_t . k_s      p_ts = exp(score_ts - lse_t)      lse_t = log sum_s exp(score_ts)
+//   score_ts = cap(scale q_t . k_s)      p_ts = exp(score_ts - lse_t)      lse_t = log sum_s exp(score_ts)
 //   o_t = sum_s p_ts v_s
-// and with delta_t = o_t . do_t:
-//   dv_s = sum_ht p_ts do_t         ds_ts = p_ts (do_t . v_s - delta_t)
+// where cap(x) = c tanh(x / c) with a soft cap c, otherwise x; and with delta_t = o_t . do_t:
+//   dv_s = sum_ht p_ts do_t         ds_ts = p_ts (do_t . v_s - delta_t) cap'(scale q_t . k_s)
 //   dq_t = scale sum_s ds_ts k_s    dk_s = scale sum_ht ds_ts q_t
 //
 // Rows of qkv_TQ and dqkv_TQ are [q: H heads | k: G heads | v: G heads], Q = (H + 2G) E. Activations are BF16
@@ -15,10 +15,10 @@
 //
 // Error of a score: at most about E eps |scale| sum|q k|, and the output is a convex combination of v whose
 // weights have that relative error (eps = 2^-24); tests derive their bounds from this. The AMX implementation
-// (bf16 only; float32 and attention_cached use the vector one) also rounds p and ds to bf16 before their
-// products with v, do, q and k, a relative error of 2^-8 per weight, and its exp has one of 2^-18; the sum of
-// the weights, hence lse, uses unrounded ones. It supports any head size, padded with zeros to a multiple of
-// 32.
+// (bf16 only; float32, soft caps and attention_cached use the vector one) also rounds p and ds to bf16 before
+// their products with v, do, q and k, a relative error of 2^-8 per weight, and its exp has one of 2^-18; the
+// sum of the weights, hence lse, uses unrounded ones. It supports any head size, padded with zeros to a
+// multiple of 32.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +52,7 @@ int64_t general_attention_scratch_bytes(const AttentionShape& shape, int64_t max
                                         const ThreadPool& pool);
 
 // The same with the keys of another sequence, in both directions, or with a bias (attention_inputs.h):
-//   score_ts = scale q_t . k_s + bias_ts       dbias of a bucket = the sum of its ds
+//   score_ts = cap(scale q_t . k_s) + bias_ts       dbias of a bucket = the sum of its ds
 // Carried out on vector units, whatever the implementation of attention().
 void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
                        TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool);

@@ -3,23 +3,27 @@
 namespace tessera {
 namespace {
 
-// The vector implementation handles float32, generation, whose few rows would leave tiles mostly empty, and
-// all attention that is not causal inside sequences.
+// The vector implementation handles float32, soft caps, generation, whose few rows would leave tiles mostly
+// empty, and all attention that is not causal inside sequences.
 const AttentionKernels& vectors() {
   static const AttentionKernels kernels = attention_hwy().front().kernels;
   return kernels;
 }
 
+bool takes_tiles(ConstTensorView qkv_TQ, const AttentionShape& shape) {
+  return qkv_TQ.dtype() == DType::kBF16 && shape.softcap == 0;
+}
+
 void forward_amx(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
                  TensorView o_THE, TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool) {
-  const auto forward = qkv_TQ.dtype() == DType::kBF16 ? amx::attention_forward : vectors().forward;
+  const auto forward = takes_tiles(qkv_TQ, shape) ? amx::attention_forward : vectors().forward;
   forward(qkv_TQ, shape, cu_seqlens, o_THE, lse_HT, scratch, pool);
 }
 
 void backward_amx(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
                   ConstTensorView lse_HT, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
                   TensorView dqkv_TQ, std::span<std::byte> scratch, ThreadPool& pool) {
-  const auto backward = qkv_TQ.dtype() == DType::kBF16 ? amx::attention_backward : vectors().backward;
+  const auto backward = takes_tiles(qkv_TQ, shape) ? amx::attention_backward : vectors().backward;
   backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ, scratch, pool);
 }
 

@@ -82,7 +82,7 @@ HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& t
   const int64_t E = shape.head_dim, g = h / (shape.num_heads / shape.num_key_value_heads);
   const int64_t stride = rows.kv_stride(), shift = task.shift();
   float *const k_SE = buffers.rows[0], *const v_SE = buffers.rows[1];
-  float *const p = buffers.scores[0], *const ds = buffers.scores[1];
+  float *const p = buffers.scores[0], *const ds = buffers.scores[1], *const slopes = buffers.slopes;
   const auto& q_panel = buffers.panels[0];
   const auto& do_panel = buffers.panels[1];
   const auto& dq_panel = buffers.panels[2];
@@ -114,8 +114,9 @@ HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& t
       const int64_t query = slices[i].begin + shift;  // the position of the first
       const auto band = AttentionBand::keys_by_queries(key, query, reach);
       if (band.misses(num_keys, n)) continue;
-      // forward:  score = scale k . q + bias,  p = exp(score - lse)
+      // forward:  score = cap(scale k . q) + bias,  p = exp(score - lse)
       multiply<Update::kOverwrite>(as_rows(k_SE, E), q_panel[i], num_keys, E, n, p);
+      if (slopes != nullptr) cap_scores(shape.softcap, num_keys, n, p, slopes);
       if (bias != nullptr) {
         load_bias<A>(*bias, h, key - query, /*direction=*/-1, num_keys, n, block_bias);
         add_bias(block_bias, num_keys, n, p);
@@ -127,6 +128,7 @@ HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& t
       score_gradients<Along::kColumns>(p, delta[i], num_keys, n, ds);
       clear_lone_scores(reach, key == key_begin && query == key, task.other_end - key_begin, num_keys, ds);
       if (dbias != nullptr) add_bias_gradient(ds, num_keys, n, *bias, key - query, /*direction=*/-1, dbias);
+      if (slopes != nullptr) cap_gradients(slopes, num_keys, n, ds);
       multiply<Update::kAdd>(as_columns(k_SE, E), ds, E, num_keys, n, dq_panel[i]);
     }
   }
@@ -147,7 +149,7 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
   const int64_t E = shape.head_dim, group = shape.num_heads / shape.num_key_value_heads;
   const int64_t stride = rows.q_stride(), shift = -task.shift();  // from a query's row to its position
   float *const q_TE = buffers.rows[0], *const do_TE = buffers.rows[1];
-  float *const p = buffers.scores[0], *const ds = buffers.scores[1];
+  float *const p = buffers.scores[0], *const ds = buffers.scores[1], *const slopes = buffers.slopes;
   const auto& k_panel = buffers.panels[0];
   const auto& v_panel = buffers.panels[1];
   const auto& dk_panel = buffers.panels[2];
@@ -177,8 +179,9 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
         const int64_t n = slices[i].count;
         const auto band = AttentionBand::queries_by_keys(query + shift, slices[i].begin, reach);
         if (band.misses(num_queries, n)) continue;
-        // forward:  score = scale q . k + bias,  p = exp(score - lse)
+        // forward:  score = cap(scale q . k) + bias,  p = exp(score - lse)
         multiply<Update::kOverwrite>(as_rows(q_TE, E), k_panel[i], num_queries, E, n, p);
+        if (slopes != nullptr) cap_scores(shape.softcap, num_queries, n, p, slopes);
         if (rows.inputs.bias != nullptr) {
           load_bias<A>(*rows.inputs.bias, h, slices[i].begin - query - shift, /*direction=*/1, num_queries, n,
                        block_bias);
@@ -192,6 +195,7 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
         score_gradients<Along::kRows>(p, delta, num_queries, n, ds);
         const bool is_corner = slices[i].begin == task.sequence_begin && query + shift == slices[i].begin;
         clear_lone_scores(reach, is_corner, task.end - task.sequence_begin, num_queries, ds);
+        if (slopes != nullptr) cap_gradients(slopes, num_queries, n, ds);
         multiply<Update::kAdd>(as_columns(q_TE, E), ds, E, num_queries, n, dk_panel[i]);
       }
     }

@@ -21,6 +21,7 @@
 #include "base/divide_up.h"
 #include "kernels/attention/attention_inputs.h"
 #include "kernels/attention/attention_layout.h"
+#include "kernels/soft_cap-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -259,6 +260,32 @@ HWY_NOINLINE inline void softmax_step(float* scores, int64_t num_rows, int64_t n
     for (int64_t i = 0; i < width; ++i) {
       float* value = out + i * kAttentionBlock + column;
       hn::StoreU(hn::Mul(hn::LoadU(d, value), shrink), d, value);
+    }
+  }
+}
+
+// scores = c tanh(scores / c), and its derivative there unless `slopes` is null.
+HWY_NOINLINE inline void cap_scores(float cap, int64_t num_rows, int64_t num_columns, float* scores,
+                                    float* slopes) {
+  const FloatTag d;
+  for (int64_t r = 0; r < num_rows; ++r) {
+    for (int64_t column = 0; column < num_columns; column += lanes(d)) {
+      const int64_t at = r * kAttentionBlock + column;
+      const auto capped = soft_cap(d, hn::LoadU(d, scores + at), cap);
+      hn::StoreU(capped, d, scores + at);
+      if (slopes != nullptr) hn::StoreU(soft_cap_slope(d, capped, cap), d, slopes + at);
+    }
+  }
+}
+
+// Gradients of scores before the soft cap from those after it.
+HWY_NOINLINE inline void cap_gradients(const float* slopes, int64_t num_rows, int64_t num_columns,
+                                       float* ds) {
+  const FloatTag d;
+  for (int64_t r = 0; r < num_rows; ++r) {
+    for (int64_t column = 0; column < num_columns; column += lanes(d)) {
+      const int64_t at = r * kAttentionBlock + column;
+      hn::StoreU(hn::Mul(hn::LoadU(d, ds + at), hn::LoadU(d, slopes + at)), d, ds + at);
     }
   }
 }

@@ -102,7 +102,17 @@ class ExpectedAttention {
   Expected score(int64_t t, int64_t s) const {
     const Expected product = dot(row(q_TE_, t), row(k_TE_, s));
     const double scale = shape_.scale;
-    return {scale * product.value, std::abs(scale) * product.bound * product_error()};
+    const Expected score = {scale * product.value, std::abs(scale) * product.bound * product_error()};
+    if (shape_.softcap == 0) return score;
+    // The cap never amplifies an error; tanh, its argument and the product with c add roundings.
+    const double capped = shape_.softcap * std::tanh(score.value / shape_.softcap);
+    return {capped, score.bound + 8 * kFloatEps * std::abs(capped)};
+  }
+  // The derivative of the soft cap, from the score after it.
+  Expected cap_slope(const Expected& score) const {
+    if (shape_.softcap == 0) return {1, 0};
+    const double t = score.value / shape_.softcap;
+    return {1 - t * t, 2 * std::abs(t) * score.bound / shape_.softcap + 4 * kFloatEps};
   }
 
   AttentionShape shape_;
@@ -134,6 +144,9 @@ class ExpectedAttentionBackward : public ExpectedAttention {
         score.bound + kFloatEps * (std::abs(score.value) + std::abs(lse) + 4) + errors_.exp;
     const double ds_error =
         std::abs(ds) * (p_error + 4 * kFloatEps) + p * product_error() * (dp.bound + delta.bound);
+    const Expected slope = cap_slope(score);
+    const double dproduct = ds * slope.value;
+    const double dproduct_error = ds_error * slope.value + std::abs(ds) * slope.bound;
     const auto add = [&](Expected* sum_E, int64_t num_terms, double weight, double weight_error,
                          const std::vector<double>& values_TE, int64_t at) {
       const double bound = weight_error + std::abs(weight) * (sum_error(num_terms) + errors_.rounding);
@@ -144,8 +157,8 @@ class ExpectedAttentionBackward : public ExpectedAttention {
     };
     const double scale = shape_.scale;
     const int64_t num_queries = (last_query(s) - s + 1) * group();
-    add(dq_E, t - first_key(t) + 1, scale * ds, std::abs(scale) * ds_error, k_TE_, s);
-    add(dk_E, num_queries, scale * ds, std::abs(scale) * ds_error, q_TE_, t);
+    add(dq_E, t - first_key(t) + 1, scale * dproduct, std::abs(scale) * dproduct_error, k_TE_, s);
+    add(dk_E, num_queries, scale * dproduct, std::abs(scale) * dproduct_error, q_TE_, t);
     add(dv_E, num_queries, p, p * p_error, do_TE_, t);
   }
 

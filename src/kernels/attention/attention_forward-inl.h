@@ -29,6 +29,7 @@ struct ForwardRows {
   int64_t head_dim;
   AttentionReach reach;
   float scale;
+  float softcap;
   int64_t head = 0;
   const PositionBias* bias = nullptr;
 };
@@ -68,6 +69,7 @@ HWY_NOINLINE void forward_task(const ForwardRows<A>& rows, int64_t begin, int64_
       const auto band = AttentionBand::keys_by_queries(key, slices[i].begin + rows.shift, rows.reach);
       if (band.misses(num_keys, n)) continue;
       multiply<Update::kOverwrite>(as_rows(k_SE, E), q_panel[i], num_keys, E, n, scores);
+      if (rows.softcap != 0) cap_scores(rows.softcap, num_keys, n, scores, /*slopes=*/nullptr);
       if (rows.bias != nullptr) {
         load_bias<A>(*rows.bias, rows.head, key - slices[i].begin - rows.shift, /*direction=*/-1, num_keys, n,
                      bias);
@@ -115,6 +117,7 @@ void general_forward_hwy(const AttentionInputs& inputs, const AttentionShape& sh
                                    .head_dim = E,
                                    .reach = AttentionReach::of(shape, inputs.causal),
                                    .scale = shape.scale,
+                                   .softcap = shape.softcap,
                                    .head = h,
                                    .bias = inputs.bias};
       forward_task(rows, task.begin, task.end, task.other_begin, task.other_end, memory.buffers());
@@ -149,6 +152,7 @@ HWY_NOINLINE void forward_row(const ForwardRows<A>& rows, int64_t t, const Atten
         product = hn::MulAdd(access.load(d, q + i), access.load(d, k + i), product);
       });
       scores[s] = sum_of_lanes(d, product);
+      if (rows.softcap != 0) scores[s] = rows.softcap * std::tanh(scores[s] / rows.softcap);
       new_max = std::max(new_max, scores[s]);
     }
     auto sums = hn::Zero(d);
@@ -206,7 +210,8 @@ void cached_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView 
                                    .shift = cache_length,
                                    .head_dim = E,
                                    .reach = AttentionReach::of(shape),
-                                   .scale = shape.scale};
+                                   .scale = shape.scale,
+                                   .softcap = shape.softcap};
       if (T < kMinBlockTokens) {
         forward_row(rows, begin, memory.buffers());
       } else {

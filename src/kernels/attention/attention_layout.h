@@ -57,10 +57,12 @@ struct AttentionBuffers {
   float* panels[4][kAttentionSlices];
   float* rows[2];
   float* scores[2];
+  float* slopes;  // like scores: derivatives of a soft cap; null without
   float* statistics[2][kAttentionSlices];
 
   // Only counts if `memory` is null. Returns the number of floats.
-  int64_t assign(float* memory, int64_t head_dim) {
+  int64_t assign(float* memory, const AttentionShape& shape) {
+    const int64_t head_dim = shape.head_dim;
     int64_t used = 0;
     const auto take = [&](int64_t count) {
       float* piece = memory == nullptr ? nullptr : memory + used;
@@ -72,6 +74,7 @@ struct AttentionBuffers {
     }
     for (float*& block : rows) block = take(head_dim * kAttentionBlock);
     for (float*& block : scores) block = take(kAttentionBlock * kAttentionBlock);
+    slopes = shape.softcap == 0 ? nullptr : take(kAttentionBlock * kAttentionBlock);
     for (auto& kind : statistics) {
       for (float*& values : kind) values = take(kAttentionBlock);
     }
@@ -121,8 +124,7 @@ class AttentionScratchLayout {
   // Buffers of the calling thread.
   AttentionBuffers buffers() const {
     AttentionBuffers buffers;
-    buffers.assign(reinterpret_cast<float*>(memory_ + thread_offset(ThreadPool::thread_index())),
-                   shape_.head_dim);
+    buffers.assign(reinterpret_cast<float*>(memory_ + thread_offset(ThreadPool::thread_index())), shape_);
     return buffers;
   }
 
@@ -134,8 +136,7 @@ class AttentionScratchLayout {
     const int64_t delta_bytes =
         round_up(shape_.num_heads * max_tokens_ * static_cast<int64_t>(sizeof(float)), kCacheLineBytes);
     AttentionBuffers buffers;
-    const int64_t thread_bytes =
-        buffers.assign(nullptr, shape_.head_dim) * static_cast<int64_t>(sizeof(float));
+    const int64_t thread_bytes = buffers.assign(nullptr, shape_) * static_cast<int64_t>(sizeof(float));
     return tasks_bytes() + delta_bytes + thread_index * thread_bytes;
   }
 

@@ -20,18 +20,31 @@ double dot(const A* a, const A* b, int64_t E) {
   return sum;
 }
 
+// The score of a product q . k, and the derivative of its soft cap.
+double score_of(const AttentionShape& shape, double product) {
+  const double score = shape.scale * product;
+  return shape.softcap == 0 ? score : shape.softcap * std::tanh(score / shape.softcap);
+}
+double cap_slope(const AttentionShape& shape, double product) {
+  if (shape.softcap == 0) return 1;
+  const double t = std::tanh(shape.scale * product / shape.softcap);
+  return 1 - t * t;
+}
+
 // Attention of one query over keys [begin, end), whose key and value rows are `stride` elements apart;
 // weighted_E is temporary. Returns lse.
 template <typename A>
-double attend(const A* q, const A* k, const A* v, int64_t stride, int64_t begin, int64_t end, int64_t E,
-              double scale, A* o, double* weighted_E) {
+double attend(const A* q, const A* k, const A* v, int64_t stride, int64_t begin, int64_t end,
+              const AttentionShape& shape, A* o, double* weighted_E) {
+  const int64_t E = shape.head_dim;
+  const auto score = [&](int64_t s) { return score_of(shape, dot(q, k + s * stride, E)); };
   double max = -HUGE_VAL;
-  for (int64_t s = begin; s < end; ++s) max = std::max(max, scale * dot(q, k + s * stride, E));
+  for (int64_t s = begin; s < end; ++s) max = std::max(max, score(s));
   double sum = 0;
-  for (int64_t s = begin; s < end; ++s) sum += std::exp(scale * dot(q, k + s * stride, E) - max);
+  for (int64_t s = begin; s < end; ++s) sum += std::exp(score(s) - max);
   std::fill_n(weighted_E, E, 0.0);
   for (int64_t s = begin; s < end; ++s) {
-    const double p = std::exp(scale * dot(q, k + s * stride, E) - max) / sum;
+    const double p = std::exp(score(s) - max) / sum;
     for (int64_t i = 0; i < E; ++i) weighted_E[i] += p * to_float(v[s * stride + i]);
   }
   for (int64_t i = 0; i < E; ++i) o[i] = from_float<A>(static_cast<float>(weighted_E[i]));
@@ -53,10 +66,9 @@ void forward_ref(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<
       const int64_t start = cu_seqlens[n], length = cu_seqlens[n + 1] - start;
       pool.parallel_for(H * length, [&](int64_t index) {
         const int64_t h = index / length, t = index % length, g = h / (H / G);
-        const double lse =
-            attend(qkv + (start + t) * Q + h * E, qkv + start * Q + (H + g) * E,
-                   qkv + start * Q + (H + G + g) * E, Q, first_key(shape, t), t + 1, E, shape.scale,
-                   o_THE.as<A>() + ((start + t) * H + h) * E, thread_sums(scratch, E));
+        const double lse = attend(qkv + (start + t) * Q + h * E, qkv + start * Q + (H + g) * E,
+                                  qkv + start * Q + (H + G + g) * E, Q, first_key(shape, t), t + 1, shape,
+                                  o_THE.as<A>() + ((start + t) * H + h) * E, thread_sums(scratch, E));
         if (!lse_HT.empty()) lse_HT.as<float>()[h * T + start + t] = static_cast<float>(lse);
       });
     }
@@ -76,15 +88,19 @@ struct BackwardPairs {
   const A* v(int64_t g, int64_t s) const { return k(g + shape.num_key_value_heads, s); }
   const A* do_row(int64_t h, int64_t t) const { return d_o + out(h, t); }
   double p(int64_t h, int64_t g, int64_t t, int64_t s) const {
-    return std::exp(shape.scale * dot(q(h, t), k(g, s), shape.head_dim) - lse[h * T + start + t]);
+    return std::exp(score_of(shape, product(h, g, t, s)) - lse[h * T + start + t]);
   }
   double ds(int64_t h, int64_t g, int64_t t, int64_t s) const {
     if (first_key(shape, t) == t) return 0;
     const double delta = dot(o + out(h, t), do_row(h, t), shape.head_dim);
-    return p(h, g, t, s) * (dot(do_row(h, t), v(g, s), shape.head_dim) - delta);
+    return p(h, g, t, s) * (dot(do_row(h, t), v(g, s), shape.head_dim) - delta) *
+           cap_slope(shape, product(h, g, t, s));
   }
 
  private:
+  double product(int64_t h, int64_t g, int64_t t, int64_t s) const {
+    return dot(q(h, t), k(g, s), shape.head_dim);
+  }
   const A* row(int64_t t) const { return qkv + (start + t) * shape.qkv_width(); }
   int64_t out(int64_t h, int64_t t) const { return ((start + t) * shape.num_heads + h) * shape.head_dim; }
 };
@@ -153,8 +169,8 @@ void cached_ref(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView 
     pool.parallel_for(qkv_TQ.dim(0) * H, [&](int64_t index) {
       const int64_t t = index / H, h = index % H, g = h / (H / G);
       attend(qkv + t * Q + h * E, k_cache.as<A>() + g * E, v_cache.as<A>() + g * E, G * E,
-             first_key(shape, cache_length + t), cache_length + t + 1, E, shape.scale,
-             o_THE.as<A>() + (t * H + h) * E, thread_sums(scratch, E));
+             first_key(shape, cache_length + t), cache_length + t + 1, shape, o_THE.as<A>() + (t * H + h) * E,
+             thread_sums(scratch, E));
     });
   });
 }

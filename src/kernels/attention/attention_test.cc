@@ -17,21 +17,22 @@ struct Case {
 
   int64_t num_tokens() const { return cu_seqlens.back(); }
   std::string describe() const {
-    return fmt::format("H {} G {} E {} window {} scale {} cu_seqlens {}", shape.num_heads,
+    return fmt::format("H {} G {} E {} window {} scale {} cap {} cu_seqlens {}", shape.num_heads,
                        shape.num_key_value_heads, shape.head_dim, shape.sliding_window, shape.scale,
-                       testing::PrintToString(cu_seqlens));
+                       shape.softcap, testing::PrintToString(cu_seqlens));
   }
 };
 
 Case make_case(int64_t H, int64_t G, int64_t E, std::vector<int32_t> lengths, int64_t window = 0,
-               float scale = 0) {
-  Case result{{H, G, E, window, scale != 0 ? scale : 1 / std::sqrt(static_cast<float>(E))}, {0}};
+               float scale = 0, float softcap = 0) {
+  Case result{{H, G, E, window, scale != 0 ? scale : 1 / std::sqrt(static_cast<float>(E)), softcap}, {0}};
   for (const int32_t length : lengths) result.cu_seqlens.push_back(result.cu_seqlens.back() + length);
   return result;
 }
 
 // Common and odd head sizes, from one to all key-value heads, lengths around the block of 64 and the task of
-// 128, empty sequences, windows shorter and longer than a sequence, scores far above one.
+// 128, empty sequences, windows shorter and longer than a sequence, scores far above one, soft caps above and
+// below them.
 std::vector<Case> make_cases() {
   return {
       make_case(2, 1, 16, {1}),
@@ -55,6 +56,9 @@ std::vector<Case> make_cases() {
       make_case(8, 1, 256, {33}),
       make_case(12, 3, 32, {1, 1, 2, 1, 30, 31, 33, 1}),
       make_case(3, 1, 64, {400}, 150),
+      make_case(4, 2, 16, {130, 1, 70}, 0, 0.25f, 50),
+      make_case(2, 1, 33, {70, 20}, 40, 2, 5),
+      make_case(3, 1, 64, {200, 30}, 150, 0.5f, 20),
   };
 }
 
@@ -122,8 +126,8 @@ TestScratch make_scratch(const Case& c, const ThreadPool& pool) {
 }
 
 TEST(AttentionFormula, GradientsAgreeWithDifferences) {
-  for (const int64_t window : {0, 2}) {
-    const Case c = make_case(2, 1, 3, {1, 4}, window, 0.7f);
+  for (const auto& [window, softcap] : {std::pair(0, 0.0f), std::pair(2, 0.0f), std::pair(0, 1.5f)}) {
+    const Case c = make_case(2, 1, 3, {1, 4}, window, 0.7f, softcap);
     GuardedTensor qkv = make_qkv(c, DType::kF32), d_o(DType::kF32, o_shape(c));
     d_o.fill_normal(2);
     const Forward forward = expected_forward(c, qkv);
@@ -143,7 +147,7 @@ TEST(AttentionFormula, GradientsAgreeWithDifferences) {
       down.set(i, static_cast<float>(x - 0x1.0p-10));
       // Second-order differences: an error of about h^2 = 1e-6 times a third derivative of order one.
       EXPECT_NEAR((loss(up) - loss(down)) / (up[i] - down[i]), dqkv[static_cast<size_t>(i)].value, 5e-6)
-          << "window " << window << " index " << i;
+          << "window " << window << " cap " << softcap << " index " << i;
     }
   }
 }
@@ -330,8 +334,8 @@ TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
 
 TEST(AttentionCached, PiecesOfASequenceMatchTheWhole) {
   ThreadPool pool(2);
-  for (const Case& c :
-       {make_case(4, 2, 64, {200}), make_case(2, 1, 17, {180}), make_case(3, 1, 16, {190}, 70)}) {
+  for (const Case& c : {make_case(4, 2, 64, {200}), make_case(2, 1, 17, {180}),
+                        make_case(3, 1, 16, {190}, 70), make_case(4, 2, 32, {100}, 60, 0.3f, 10)}) {
     for (const DType dtype : kActivationTypes) {
       const GuardedTensor qkv = make_qkv(c, dtype);
       const Forward expected = expected_forward(c, qkv);

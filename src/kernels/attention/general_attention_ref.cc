@@ -48,13 +48,21 @@ struct GeneralPairs {
     }
   }
   double score(int64_t h, int64_t t, int64_t s, int64_t shift) const {
-    const double product = shape.scale * dot(q(h, t), k(h, s));
-    if (inputs.bias == nullptr) return product;
+    const double capped = shape.softcap == 0 ? product(h, t, s) : shape.softcap * tanh_of(h, t, s);
+    if (inputs.bias == nullptr) return capped;
     const int64_t bucket = inputs.bias->bucket(s - t - shift);
-    return product + to_float(inputs.bias->table_BH.template as<A>()[bucket * shape.num_heads + h]);
+    return capped + to_float(inputs.bias->table_BH.template as<A>()[bucket * shape.num_heads + h]);
+  }
+  // The derivative of the soft cap.
+  double cap_slope(int64_t h, int64_t t, int64_t s) const {
+    return shape.softcap == 0 ? 1 : 1 - tanh_of(h, t, s) * tanh_of(h, t, s);
   }
 
  private:
+  double product(int64_t h, int64_t t, int64_t s) const { return shape.scale * dot(q(h, t), k(h, s)); }
+  double tanh_of(int64_t h, int64_t t, int64_t s) const {
+    return std::tanh(product(h, t, s) / shape.softcap);
+  }
   static const A* at(ConstTensorView rows, int64_t row, int64_t column) {
     return rows.as<A>() + row * rows.dim(1) + column;
   }
@@ -106,10 +114,11 @@ void general_backward_ref(ConstTensorView do_THE, const AttentionInputs& inputs,
         for (int64_t s = first; s < last; ++s) {
           const double p = std::exp(pairs.score(h, t, s, shift) - lse_HT.as<float>()[h * T + t]);
           const double ds = last - first == 1 ? 0 : p * (pairs.dot(d_o, pairs.v(h, s)) - delta);
+          const double dproduct = ds * pairs.cap_slope(h, t, s);
           for (int64_t i = 0; i < E; ++i) {
             const auto at = static_cast<size_t>(i);
-            dq[index(t, H, h) + at] += shape.scale * ds * to_float(pairs.k(h, s)[i]);
-            dk[index(s, G, g) + at] += shape.scale * ds * to_float(pairs.q(h, t)[i]);
+            dq[index(t, H, h) + at] += shape.scale * dproduct * to_float(pairs.k(h, s)[i]);
+            dk[index(s, G, g) + at] += shape.scale * dproduct * to_float(pairs.q(h, t)[i]);
             dv[index(s, G, g) + at] += p * to_float(d_o[i]);
           }
           if (!dtable.empty()) dtable[static_cast<size_t>(inputs.bias->bucket(s - t - shift) * H + h)] += ds;

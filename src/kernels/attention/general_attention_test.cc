@@ -128,7 +128,8 @@ TEST(GeneralAttentionReference, GradientsAgreeWithDifferences) {
   for (const GeneralCase& c :
        {GeneralCase{shape_of(2, 1, 3), {2, 3}, {4, 1}}, GeneralCase{shape_of(2, 2, 2), {5, 1}, {}, false, 3},
         GeneralCase{shape_of(2, 2, 2, 2), {5}, {}, false, 3},
-        GeneralCase{shape_of(2, 1, 2), {5, 2}, {}, true, 3}}) {
+        GeneralCase{shape_of(2, 1, 2), {5, 2}, {}, true, 3},
+        GeneralCase{{2, 1, 3, 0, 0.7f, 1.5f}, {2, 3}, {4, 1}}}) {
     GeneralRun run(c, DType::kF32);
     const GeneralRun::Result result = run.run(reference(), pool);
     const auto check = [&](GuardedTensor& at, const GuardedTensor& gradient) {

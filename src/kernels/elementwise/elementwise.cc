@@ -25,6 +25,18 @@ void scale(ConstTensorView x, float factor, TensorView y, ThreadPool& pool) {
   elementwise_table().chosen().scale(x, factor, y, pool);
 }
 
+void soft_cap(TensorView x, float cap, ThreadPool& pool) {
+  TESSERA_CHECK(cap > 0, "soft cap {}", cap);
+  elementwise_table().chosen().soft_cap(x, cap, pool);
+}
+
+void soft_cap_backward(ConstTensorView y, float cap, TensorView dx, ThreadPool& pool) {
+  TESSERA_CHECK(cap > 0 && y.dtype() == DType::kF32 && y.num_elements() == dx.num_elements(),
+                "soft cap {} of {} {}, gradient {}", cap, dtype_name(y.dtype()), y.shape().to_string(),
+                dx.shape().to_string());
+  elementwise_table().chosen().soft_cap_backward(y, cap, dx, pool);
+}
+
 void round_to(ConstTensorView from, TensorView to, ThreadPool& pool) {
   TESSERA_CHECK(from.dtype() == DType::kF32 && from.num_elements() == to.num_elements(), "{} {} to {} {}",
                 dtype_name(from.dtype()), from.shape().to_string(), dtype_name(to.dtype()),

@@ -17,6 +17,11 @@ void add(TensorView x, ConstTensorView y, ThreadPool& pool);
 // y = factor x; BF16 or F32, same dtype and number of elements, rounded once. y may be x.
 void scale(ConstTensorView x, float factor, TensorView y, ThreadPool& pool);
 
+// x = c tanh(x / c), BF16 or F32, and dx *= 1 - (y / c)^2 with y (F32) the result: the soft cap c of logits,
+// and its derivative. tanh is within 3 units in the last place; results are rounded once.
+void soft_cap(TensorView x, float cap, ThreadPool& pool);
+void soft_cap_backward(ConstTensorView y, float cap, TensorView dx, ThreadPool& pool);
+
 // to = from, F32 rounded to the dtype of `to`, BF16 or F32; same number of elements. When rounding to BF16 a
 // subnormal number may become zero.
 void round_to(ConstTensorView from, TensorView to, ThreadPool& pool);

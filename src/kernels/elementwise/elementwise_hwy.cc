@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/soft_cap-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -50,6 +51,39 @@ void scale_hwy(ConstTensorView x, float factor, TensorView y, ThreadPool& pool) 
         auto values = access.load(d, from + i);
         for (size_t k = 0; k < access.kVectors; ++k) values.v[k] = hn::Mul(values.v[k], hn::Set(d, factor));
         access.store(d, values, to + i);
+      });
+    });
+  });
+}
+
+void soft_cap_hwy(TensorView x, float cap, ThreadPool& pool) {
+  with_activation_type(x.dtype(), [&]<typename A>(A) {
+    A* const x_all = x.as<A>();
+    pool.parallel_blocks(x.num_elements(), kAddBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+      const FloatTag d;
+      A* const to = x_all + begin;
+      for_each_group<2>(d, end - begin, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+        auto values = access.load(d, to + i);
+        for (size_t k = 0; k < access.kVectors; ++k)
+          values.v[k] = tessera::HWY_NAMESPACE::soft_cap(d, values.v[k], cap);
+        access.store(d, values, to + i);
+      });
+    });
+  });
+}
+
+void soft_cap_backward_hwy(ConstTensorView y, float cap, TensorView dx, ThreadPool& pool) {
+  const float* const y_all = y.as<float>();
+  with_activation_type(dx.dtype(), [&]<typename A>(A) {
+    A* const dx_all = dx.as<A>();
+    pool.parallel_blocks(dx.num_elements(), kAddBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+      const FloatTag d;
+      for_each_group<4>(d, end - begin, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+        const auto capped = access.template load_as<A>(d, y_all + begin + i);
+        auto gradient = access.load(d, dx_all + begin + i);
+        for (size_t k = 0; k < access.kVectors; ++k)
+          gradient.v[k] = hn::Mul(gradient.v[k], soft_cap_slope(d, capped.v[k], cap));
+        access.store(d, gradient, dx_all + begin + i);
       });
     });
   });
@@ -108,8 +142,12 @@ double sum_of_squares_hwy(std::span<const float> x, std::span<std::byte> scratch
   return sum;
 }
 
-const ElementwiseKernels kKernels = {
-    .add = add_hwy, .scale = scale_hwy, .round_to = round_to_hwy, .sum_of_squares = sum_of_squares_hwy};
+const ElementwiseKernels kKernels = {.add = add_hwy,
+                                     .scale = scale_hwy,
+                                     .soft_cap = soft_cap_hwy,
+                                     .soft_cap_backward = soft_cap_backward_hwy,
+                                     .round_to = round_to_hwy,
+                                     .sum_of_squares = sum_of_squares_hwy};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera

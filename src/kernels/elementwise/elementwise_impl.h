@@ -14,6 +14,8 @@ inline constexpr int64_t kSumOfSquaresBlock = 64 * 1024;
 struct ElementwiseKernels {
   decltype(&tessera::add) add;
   decltype(&tessera::scale) scale;
+  decltype(&tessera::soft_cap) soft_cap;
+  decltype(&tessera::soft_cap_backward) soft_cap_backward;
   decltype(&tessera::round_to) round_to;
   decltype(&tessera::sum_of_squares) sum_of_squares;
 };

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "kernels/elementwise/elementwise_impl.h"
@@ -64,6 +65,64 @@ TEST(Scale, IsTheRoundedProductInEveryImplementation) {
         }
       }
     }
+  }
+}
+
+TEST(SoftCap, MatchesTheFormulaInEveryImplementation) {
+  ThreadPool pool(2);
+  for (const auto& implementation : elementwise_table().usable()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const int64_t count : kCounts) {
+        const std::string context =
+            fmt::format("{} {} {}", describe(implementation), dtype_name(dtype), count);
+        constexpr float kCap = 3;
+        GuardedTensor x(dtype, {count}), capped(DType::kF32, {count}), dx(dtype, {count});
+        x.fill_normal(1, 4);  // small values, and tanh close to 1
+        dx.fill_normal(2);
+        std::vector<Expected> want, want_dx;
+        for (int64_t i = 0; i < count; ++i) {
+          const double tangent = std::tanh(x[i] / kCap);
+          want.push_back({kCap * tangent, 6 * kFloatEps * std::abs(kCap * tangent)});
+          capped.set(i, static_cast<float>(kCap * tangent));
+          want_dx.push_back({dx[i] * (1 - tangent * tangent), 5 * kFloatEps * std::abs(dx[i])});
+        }
+        implementation.kernels.soft_cap(x.view(), kCap, pool);
+        expect_within(x, want, context);
+        implementation.kernels.soft_cap_backward(capped.view(), kCap, dx.view(), pool);
+        expect_within(dx, want_dx, context + " backward");
+      }
+    }
+  }
+}
+
+TEST(SoftCap, KeepsWhatIsNotANumberAndBoundsInfinity) {
+  ThreadPool pool(1);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const auto& implementation : elementwise_table().usable()) {
+    GuardedTensor x(DType::kF32, {4});
+    for (const auto& [at, value] : {std::pair(0, kInfinity), std::pair(1, -kInfinity), std::pair(2, 1e30f)})
+      x.set(at, value);
+    x.set(3, std::numeric_limits<float>::quiet_NaN());
+    implementation.kernels.soft_cap(x.view(), 30, pool);
+    EXPECT_EQ(x[0], 30) << describe(implementation);
+    EXPECT_EQ(x[1], -30) << describe(implementation);
+    EXPECT_EQ(x[2], 30) << describe(implementation);
+    EXPECT_TRUE(std::isnan(x[3])) << describe(implementation);
+  }
+}
+
+TEST(SoftCap, GradientsAgreeWithDifferences) {
+  ThreadPool pool(1);
+  const auto kernels = elementwise_ref().front().kernels;
+  for (const float at : {0.0f, 0.5f, -2.0f, 6.0f}) {
+    constexpr float kStep = 0x1.0p-7f, kCap = 2.5f;
+    GuardedTensor x(DType::kF32, {3}), dx(DType::kF32, {3});
+    for (int64_t i = 0; i < 3; ++i) x.set(i, at + static_cast<float>(i - 1) * kStep);
+    dx.fill(1);
+    kernels.soft_cap(x.view(), kCap, pool);
+    kernels.soft_cap_backward(x.view(), kCap, dx.view(), pool);
+    // An error of a sixth of the squared step times a third derivative below 1.
+    EXPECT_NEAR((x[2] - x[0]) / (2 * kStep), dx[1], 4e-5) << at;
   }
 }
 

@@ -56,7 +56,8 @@ LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& conf
   }
   scratch.logits = allocate_tensor(arena, DType::kF32, {num_elements});
   if (training) {
-    scratch.dlogits = dtype == DType::kF32 ? scratch.logits : allocate_tensor(arena, dtype, {num_elements});
+    const bool shares = dtype == DType::kF32 && config.logits_softcap == 0;
+    scratch.dlogits = shares ? scratch.logits : allocate_tensor(arena, dtype, {num_elements});
   }
   if (scratch.pieces.columns < config.vocab_size) {
     const int64_t num_rows = scratch.pieces.rows;
@@ -89,6 +90,7 @@ struct Head {
   const LossHeadWeights& weights;
   const LossHeadScratch& scratch;
   float label_smoothing;
+  float softcap;
 
   int64_t vocab_size() const { return weights.lm_head_VD.w_NK.dim(0); }
   bool whole_rows() const { return scratch.pieces.columns == vocab_size(); }
@@ -112,6 +114,7 @@ TensorView compute_logits(const Head& head, ConstTensorView norm_RD, const Chunk
   const ConstTensorView bias_V = head.weights.lm_head_b_V;
   head.ops.linear(norm_RD, head.weights.lm_head_VD.rows(chunk.begin, chunk.end),
                   bias_V.empty() ? ConstTensorView() : bias_V.rows(chunk.begin, chunk.end), logits_RC);
+  if (head.softcap != 0) head.ops.soft_cap(logits_RC, head.softcap);
   return logits_RC;
 }
 
@@ -153,6 +156,10 @@ LossSums whole_rows_backward(const Head& head, const LossHeadGrads& grads, Weigh
                              TensorView norm_RD, std::span<const int32_t> targets, float grad_scale) {
   const TensorView dlogits_RV = matrix_in(head.scratch.dlogits, norm_RD.dim(0), head.vocab_size());
   const LossSums sums = whole_rows_loss(head, norm_RD, targets, grad_scale, dlogits_RV);
+  if (head.softcap != 0) {
+    const TensorView logits_RV = matrix_in(head.scratch.logits, norm_RD.dim(0), head.vocab_size());
+    head.ops.soft_cap_backward(logits_RV, head.softcap, dlogits_RV);
+  }
   add_head_gradients(head, grads, update, {0, head.vocab_size()}, dlogits_RV, norm_RD);
   head.ops.linear_backward_input(dlogits_RV, head.weights.lm_head_VD, norm_RD, Update::kOverwrite);
   return sums;
@@ -172,6 +179,7 @@ LossSums chunked_backward(const Head& head, const LossHeadGrads& grads, WeightUp
     head.ops.cross_entropy_chunk_gradient(logits_RC, chunk.begin, head.vocab_size(), targets,
                                           head.scratch.softmax.rows(0, R), head.label_smoothing, grad_scale,
                                           dlogits_RC);
+    if (head.softcap != 0) head.ops.soft_cap_backward(logits_RC, head.softcap, dlogits_RC);
     add_head_gradients(head, grads, update, chunk, dlogits_RC, norm_RD);
     head.ops.linear_backward_input(dlogits_RC, head.weights.lm_head_VD.rows(chunk.begin, chunk.end), dnorm_RD,
                                    is_last ? Update::kOverwrite : Update::kAdd);
@@ -275,7 +283,7 @@ LossSums loss_head_forward(Ops& ops, const LossHeadConfig& config, const LossHea
 
   ops.gather_rows(selected.rows, x_TD);
   const TensorView norm_ND = norm_of_rows(ops, config, weights, x_TD.rows(0, count), scratch);
-  const Head head = {ops, weights, scratch, label_smoothing};
+  const Head head = {ops, weights, scratch, label_smoothing, config.softcap};
   return sum_over_blocks(scratch, count, [&](int64_t begin, int64_t end) {
     const TensorView norm_RD = norm_ND.rows(begin, end);
     if (!by_sequence.sums.empty()) {
@@ -305,7 +313,7 @@ LossSums loss_head_forward_backward(Ops& ops, const LossHeadConfig& config, cons
   const TensorView norm_ND = norm_of_rows(ops, config, weights, x_ND, scratch);
 
   // forward and backward (2) and (3)
-  const Head head = {ops, weights, scratch, label_smoothing};
+  const Head head = {ops, weights, scratch, label_smoothing, config.softcap};
   const LossSums sums = sum_over_blocks(scratch, count, [&](int64_t begin, int64_t end) {
     const auto backward = head.whole_rows() ? whole_rows_backward : chunked_backward;
     const WeightUpdate of_block = {begin == 0 ? update.mode : Update::kAdd,

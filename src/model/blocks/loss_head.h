@@ -3,7 +3,7 @@
 //
 //   forward:  (1) x' = rows of x that have a target,  norm = output_scale rmsnorm(x')
 //                                                            (BERT: norm = layernorm(f(x' w^T + b)))
-//             (2) logits = norm w^T                          (BERT: + b)
+//             (2) logits = norm w^T                          (BERT: + b; Gemma 2: then c tanh(logits / c))
 //             (3) loss = sum of token losses
 //
 // Rows without a target have no loss and no gradient and are left out of every product.
@@ -77,6 +77,7 @@ struct LossHeadConfig {
   NormConfig norm = {};
   float output_scale = 1;                    // of T5
   std::optional<Activation> transform = {};  // f of BERT, not gated; unset: (1) is rmsnorm
+  float softcap = 0;                         // c of Gemma 2; 0: none
 };
 
 struct LossHeadScratch {
@@ -87,7 +88,7 @@ struct LossHeadScratch {
   TensorView dense_TD;  // its input: before the activation, and after it
   TensorView activated_TD;
   TensorView logits;    // F32 [pieces.num_elements]
-  TensorView dlogits;   // training; shares the memory of logits if activations are F32
+  TensorView dlogits;   // training; shares the memory of logits if activations are F32, without a soft cap
   TensorView dnorm_RD;  // F32, training with chunks of columns: sums over the chunks
   TensorView softmax;   // U8 [pieces.rows, kSoftmaxRowBytes] if cut into chunks of columns
 };
