@@ -19,13 +19,15 @@ ChosenClass class_named(const std::string& name) {
   if (name == "LlamaTokenizer") return {TokenizerClass::kLlama, name};
   if (name == "Qwen2Tokenizer") return {TokenizerClass::kQwen2, name};
   if (name == "GPT2Tokenizer") return {TokenizerClass::kGpt2, name};
+  if (name == "GemmaTokenizer") return {TokenizerClass::kGemma, name};
+  if (name == "CohereTokenizer") return {TokenizerClass::kCohere, name};
   if (name == "T5Tokenizer") return {TokenizerClass::kT5, name};
   if (name == "XLMRobertaTokenizer") return {TokenizerClass::kXlmRoberta, name};
   if (name == "BertTokenizer") return {TokenizerClass::kBert, name};
-  constexpr std::array kOthers = {
-      "CodeLlamaTokenizer", "CodeGenTokenizer", "CohereTokenizer",  "DebertaTokenizer", "GemmaTokenizer",
-      "GPTNeoXTokenizer",   "HerbertTokenizer", "CLIPTokenizer",    "NllbTokenizer",    "NougatTokenizer",
-      "OpenAIGPTTokenizer", "Qwen3_5Tokenizer", "RobertaTokenizer", "WhisperTokenizer"};
+  constexpr std::array kOthers = {"CodeLlamaTokenizer", "CodeGenTokenizer", "DebertaTokenizer",
+                                  "GPTNeoXTokenizer",   "HerbertTokenizer", "CLIPTokenizer",
+                                  "NllbTokenizer",      "NougatTokenizer",  "OpenAIGPTTokenizer",
+                                  "Qwen3_5Tokenizer",   "RobertaTokenizer", "WhisperTokenizer"};
   if (std::ranges::find(kOthers, name) != kOthers.end()) return {TokenizerClass::kOther, name};
   return {TokenizerClass::kFile, name};
 }
@@ -70,10 +72,13 @@ void set_sentencepiece(int64_t unk_id, bool adds_space, Json* document) {
   (*document)["decoder"] = metaspace;
 }
 
+// A string of the configuration, or of a special token there.
+std::string token_text(const JsonNode& token, const char* absent) {
+  return token.is_object() ? token["content"].string() : token.string_or(absent);
+}
+
 void set_bert(const JsonNode& config, Json* document) {
-  const JsonNode unknown = config["unk_token"];
-  (*document)["model"]["unk_token"] =
-      unknown.is_object() ? unknown["content"].string() : unknown.string_or("[UNK]");
+  (*document)["model"]["unk_token"] = token_text(config["unk_token"], "[UNK]");
   (*document)["model"]["continuing_subword_prefix"] = "##";
   (*document)["model"]["max_input_chars_per_word"] = 100;
   const JsonNode strips = config["strip_accents"];
@@ -96,6 +101,26 @@ void set_llama(const JsonNode& config, Json* document) {
                    {{"type", "Fuse"}}};
   if (adds_space) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   (*document)["decoder"] = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
+}
+
+void set_gemma(const JsonNode& config, Json* document) {
+  const Json space = {{"String", " "}}, mark = {{"String", kSpaceMark}};
+  (*document)["model"]["unk_token"] = token_text(config["unk_token"], "<unk>");
+  (*document)["normalizer"] = {{"type", "Replace"}, {"pattern", space}, {"content", kSpaceMark}};
+  (*document)["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", space}, {"behavior", "MergedWithPrevious"}, {"invert", false}};
+  (*document)["decoder"] = {
+      {"type", "Sequence"},
+      {"decoders", Json::array({{{"type", "Replace"}, {"pattern", mark}, {"content", " "}},
+                                {{"type", "ByteFallback"}},
+                                {{"type", "Fuse"}}})}};
+}
+
+void set_cohere(bool adds_space, Json* document) {
+  (*document)["normalizer"] = {{"type", "NFC"}};
+  const Json digits = {{"type", "Digits"}, {"individual_digits", true}};
+  (*document)["pre_tokenizer"] = {
+      {"type", "Sequence"}, {"pretokenizers", Json::array({digits, byte_level_step(adds_space, true)})}};
 }
 
 // The parts of a step that change how text is cut, each in one spelling.
@@ -150,10 +175,10 @@ ChosenClass choose_tokenizer_class(const JsonNode& config, const JsonNode& model
                                       "phi3",    "umt5",       "xlm-roberta-xl"};
   if (std::ranges::find(kPlainTypes, type) != kPlainTypes.end()) return {TokenizerClass::kFile, declared};
   if (declared.empty()) {
-    constexpr std::pair<std::string_view, const char*> kClasses[] = {{"bert", "BertTokenizer"},
-                                                                     {"mt5", "T5Tokenizer"},
-                                                                     {"t5", "T5Tokenizer"},
-                                                                     {"xlm-roberta", "XLMRobertaTokenizer"}};
+    constexpr std::pair<std::string_view, const char*> kClasses[] = {
+        {"bert", "BertTokenizer"},    {"cohere2", "CohereTokenizer"},        {"gemma2", "GemmaTokenizer"},
+        {"gemma3", "GemmaTokenizer"}, {"gemma3_text", "GemmaTokenizer"},     {"mt5", "T5Tokenizer"},
+        {"t5", "T5Tokenizer"},        {"xlm-roberta", "XLMRobertaTokenizer"}};
     for (const auto& [known, name] : kClasses) {
       if (type == known) return class_named(name);
     }
@@ -170,6 +195,17 @@ std::vector<std::pair<std::string, std::string>> default_special_tokens(Tokenize
       return {{"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}, {"pad_token", "<|endoftext|>"}};
     case TokenizerClass::kGpt2:
       return {{"bos_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}};
+    case TokenizerClass::kGemma:
+      return {{"bos_token", "<bos>"},
+              {"eos_token", "<eos>"},
+              {"unk_token", "<unk>"},
+              {"pad_token", "<pad>"},
+              {"mask_token", "<mask>"}};
+    case TokenizerClass::kCohere:
+      return {{"bos_token", "<BOS_TOKEN>"},  {"eos_token", "<|END_OF_TURN_TOKEN|>"},
+              {"unk_token", "<UNK>"},        {"sep_token", "<SEP>"},
+              {"pad_token", "<PAD>"},        {"cls_token", "<CLS>"},
+              {"mask_token", "<MASK_TOKEN>"}};
     case TokenizerClass::kT5:
       return {{"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
     case TokenizerClass::kXlmRoberta:
@@ -194,6 +230,8 @@ bool builds_model_of(TokenizerClass kind, const Json& document) {
     case TokenizerClass::kLlama:
     case TokenizerClass::kQwen2:
     case TokenizerClass::kGpt2:
+    case TokenizerClass::kGemma:
+    case TokenizerClass::kCohere:
       return type.empty() || type == "BPE";
     case TokenizerClass::kT5:
     case TokenizerClass::kXlmRoberta:
@@ -234,15 +272,23 @@ Json rebuilt_by_class(TokenizerClass kind, const JsonNode& config, const Json& d
   const bool is_llama = kind == TokenizerClass::kLlama;
   for (const char* option : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"})
     model[option] = nullptr;
-  model["fuse_unk"] = is_llama;
-  model["byte_fallback"] = is_llama;
+  const bool is_gemma = kind == TokenizerClass::kGemma;
+  model["fuse_unk"] = model["byte_fallback"] = is_llama || is_gemma;
   model["ignore_merges"] = false;
+  if (is_gemma) {
+    set_gemma(config, &out);
+    return out;
+  }
   if (is_llama) {
     set_llama(config, &out);
     return out;
   }
   const bool adds_space = config["add_prefix_space"].boolean_or(false);
   out["decoder"] = {{"type", "ByteLevel"}};
+  if (kind == TokenizerClass::kCohere) {
+    set_cohere(adds_space, &out);
+    return out;
+  }
   if (kind == TokenizerClass::kGpt2) {
     out["normalizer"] = nullptr;
     out["pre_tokenizer"] = byte_level_step(adds_space, true);

@@ -18,6 +18,8 @@ enum class TokenizerClass {
   kLlama,  // the classes that keep vocabulary, merges and post-processor, and build the rest themselves
   kQwen2,
   kGpt2,
+  kGemma,
+  kCohere,
   kT5,  // these three also have a post-processor of their own
   kXlmRoberta,
   kBert,
