@@ -147,7 +147,7 @@ std::vector<float> scores_from_merges(const ModelTables& tables, const Vocabular
 // Whether the tokenizer puts a space in front of a text. Refuses steps that llama.cpp's "llama" tokenizer
 // lacks.
 bool sentencepiece_adds_space(const JsonNode& root) {
-  bool adds_space = false;
+  bool adds_space = false, has_spaces = true;
   const JsonNode normalizer = root["normalizer"];
   std::vector<JsonNode> steps;
   if (!normalizer.is_null()) {
@@ -159,9 +159,13 @@ bool sentencepiece_adds_space(const JsonNode& root) {
                           step["content"].string() == kSpaceMark;
     if (!prepends && !replaces) step.not_supported("normalizer (by llama.cpp)", step.type());
     adds_space = adds_space || prepends;
+    has_spaces = has_spaces && !replaces;
   }
   const JsonNode pre_tokenizer = root["pre_tokenizer"];
-  if (pre_tokenizer.is_null()) return adds_space;
+  // Gemma splits at spaces, of which its normalizer leaves none.
+  const bool splits_at_spaces = pre_tokenizer.is_object() && pre_tokenizer.type() == "Split" &&
+                                pre_tokenizer["pattern"]["String"].string_or("") == " ";
+  if (pre_tokenizer.is_null() || (splits_at_spaces && !has_spaces)) return adds_space;
   if (pre_tokenizer.type() != "Metaspace" || pre_tokenizer["replacement"].string_or(kSpaceMark) != kSpaceMark)
     pre_tokenizer.not_supported("pre_tokenizer (by llama.cpp)", pre_tokenizer.type());
   const bool by_default = pre_tokenizer["add_prefix_space"].boolean_or(true);

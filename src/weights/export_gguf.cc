@@ -99,9 +99,11 @@ class TensorWriter {
     const GgufTensor& tensor = places_.tensors[static_cast<size_t>(index)];
     const int64_t begin = flat_begin - parameter.offset;
     thread_local std::vector<float> merged;
-    if (!adapters_.empty()) {
+    const float offset = parameter.kind == ParameterKind::kNorm ? gguf_norm_offset(config_) : 0;
+    if (!adapters_.empty() || offset != 0) {
       merged.assign(values.begin(), values.end());
-      adapters_.add(parameter, begin, merged);
+      if (!adapters_.empty()) adapters_.add(parameter, begin, merged);
+      if (offset != 0) std::ranges::for_each(merged, [offset](float& weight) { weight += offset; });
       values = merged;
     }
     thread_local std::vector<std::byte> buffer;
@@ -169,10 +171,11 @@ class TensorWriter {
 };
 
 // The parameters in order, then what llama.cpp stores besides.
-std::vector<GgufTensor> tensors_of(const ParameterLayout& layout, GgmlType type, int64_t num_rope_divisors) {
+std::vector<GgufTensor> tensors_of(const ModelConfig& config, const ParameterLayout& layout, GgmlType type,
+                                   int64_t num_rope_divisors) {
   std::vector<GgufTensor> tensors;
   for (const Parameter& parameter : layout.parameters()) {
-    tensors.push_back({.name = gguf_tensor_name(parameter.name),
+    tensors.push_back({.name = gguf_tensor_name(config, parameter.name),
                        .shape = {parameter.shape.rbegin(), parameter.shape.rend()},
                        .type = &ggml_type(stored_type(parameter, type))});
   }
@@ -213,10 +216,11 @@ void export_gguf(const fs::path& model, const ModelConfig& config, const GgufExp
   fields.push_back({"general.quantization_version", GgufScalar(kQuantizationVersion)});
   fields.insert(fields.end(), options.fields.begin(), options.fields.end());
   const std::vector<float> divisors = gguf_rope_divisors(config);
-  const GgufLayout places = gguf_layout(fields, tensors_of(layout, options.type, std::ssize(divisors)));
+  const GgufLayout places =
+      gguf_layout(fields, tensors_of(config, layout, options.type, std::ssize(divisors)));
 
   const int64_t window = config.sliding_window.empty() ? 0 : std::ranges::max(config.sliding_window);
-  if (window > 0) {
+  if (window > 0 && !gguf_has_sliding_window(config)) {
     log_warning(
         "{}: llama.cpp has no sliding window for this model: texts of more than {} tokens will differ",
         model.native(), window);

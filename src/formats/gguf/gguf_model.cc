@@ -14,10 +14,58 @@ namespace {
 
 bool is_llama(const ModelConfig& config) { return family_info(config.family).gguf_architecture == "llama"; }
 
+// What llama.cpp's code for an architecture computes, whatever the file says. Every layer but each
+// window_pattern-th has the window.
+struct FixedForm {
+  std::string_view architecture;
+  int64_t window_pattern;
+  int64_t largest_layers;  // the number of layers of the model whose scores are scaled by hidden_size / heads
+  bool caps_scores;        // always or never, and logits likewise
+  bool ties_embeddings;
+};
+constexpr FixedForm kFixedForms[] = {
+    {"gemma2", 2, 46, true, true}, {"gemma3", 6, 62, false, false}, {"cohere2", 4, 0, false, true}};
+
+const FixedForm* fixed_form(const ModelConfig& config) {
+  const auto at =
+      std::ranges::find(kFixedForms, family_info(config.family).gguf_architecture, &FixedForm::architecture);
+  return at == std::end(kFixedForms) ? nullptr : at;
+}
+
+void check_fixed_form(const ModelConfig& config, const FixedForm& form, const std::string& origin) {
+  const auto refuse = [&](const std::string& what) {
+    fail(ExitCode::kBadConfig, "{}: llama.cpp's {} {}: it cannot run this model", origin, form.architecture,
+         what);
+  };
+  if (config.qkv_bias || config.o_bias) refuse("has no attention biases");
+  if (form.ties_embeddings && !config.tie_word_embeddings) refuse("has no lm_head of its own");
+  if ((config.attention_softcap != 0) != form.caps_scores || (config.logits_softcap != 0) != form.caps_scores)
+    refuse(form.caps_scores ? "always has soft caps of scores and logits" : "has no soft caps");
+  const int64_t heads = config.num_attention_heads;
+  const int64_t scaled_by =
+      config.num_hidden_layers == form.largest_layers ? config.hidden_size / heads : config.head_dim;
+  const double scale = 1 / std::sqrt(static_cast<double>(scaled_by));
+  if (config.attention_scale != 0 && std::abs(config.attention_scale / scale - 1) > 1e-6)
+    refuse(fmt::format("has query_pre_attn_scalar {} in a model of {} layers", scaled_by,
+                       config.num_hidden_layers));
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const bool has_window = config.sliding_window[static_cast<size_t>(layer)] != 0;
+    if (has_window == ((layer + 1) % form.window_pattern == 0))
+      refuse(fmt::format("has a sliding window in all layers but every {}th", form.window_pattern));
+  }
+  constexpr double kLocalTheta = 1e4;
+  if (form.architecture == "gemma3" && config.local_rope != Rope{kLocalTheta})
+    refuse("has rope_theta 10000 without scaling in layers with a window");
+  const RopeType type = config.rope_scaling.type;
+  if (type != RopeType::kDefault && (type != RopeType::kLinear || form.architecture != "gemma3"))
+    refuse("has no such rope scaling");
+}
+
 void check_supported(const ModelConfig& config, const std::string& origin) {
   const std::string& model = family_info(config.family).architecture;
   if (family_info(config.family).gguf_architecture.empty())
     fail(ExitCode::kBadConfig, "{}: {} is not written as GGUF: use the Hugging Face folder", origin, model);
+  if (const FixedForm* form = fixed_form(config)) return check_fixed_form(config, *form, origin);
   if (config.rope_scaling.type == RopeType::kYarn || config.rope_scaling.type == RopeType::kLongRope)
     fail(ExitCode::kBadConfig,
          "{}: the rope types yarn and longrope are not written as GGUF: use the Hugging Face folder", origin);
@@ -32,6 +80,12 @@ void check_supported(const ModelConfig& config, const std::string& origin) {
 }
 
 }  // namespace
+
+bool gguf_has_sliding_window(const ModelConfig& config) { return fixed_form(config) != nullptr; }
+
+float gguf_norm_offset(const ModelConfig& config) {
+  return config.norm == NormKind::kRmsPlusOne ? 1.0f : 0.0f;
+}
 
 std::vector<GgufField> gguf_model_fields(const ModelConfig& config, const std::string& origin) {
   check_supported(config, origin);
@@ -48,13 +102,25 @@ std::vector<GgufField> gguf_model_fields(const ModelConfig& config, const std::s
   add("feed_forward_length", size(config.intermediate_size));
   add("attention.head_count", size(config.num_attention_heads));
   add("attention.head_count_kv", size(config.num_key_value_heads));
-  add("attention.layer_norm_rms_epsilon", real(config.rms_norm_eps));
+  const bool is_layernorm = config.norm == NormKind::kLayer;
+  add(is_layernorm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+      real(config.rms_norm_eps));
   add("attention.key_length", size(config.head_dim));
   add("attention.value_length", size(config.head_dim));
   add("rope.freq_base", real(config.rope_theta));
   if (config.rope_scaling.type == RopeType::kLinear) {
     add("rope.scaling.type", std::string("linear"));
     add("rope.scaling.factor", real(config.rope_scaling.factor));
+  }
+  if (gguf_has_sliding_window(config))
+    add("attention.sliding_window", size(std::ranges::max(config.sliding_window)));
+  if (config.attention_softcap != 0) add("attn_logit_softcapping", real(config.attention_softcap));
+  if (config.logits_softcap != 0) add("final_logit_softcapping", real(config.logits_softcap));
+  if (name == "cohere2") {
+    add("logit_scale", real(config.logits_scale));
+    add("vocab_size", size(config.vocab_size));
+    add("rope.dimension_count", size(config.head_dim));
+    add("rope.scaling.type", std::string("none"));
   }
   if (is_llama(config)) {
     add("vocab_size", size(config.vocab_size));
@@ -63,24 +129,37 @@ std::vector<GgufField> gguf_model_fields(const ModelConfig& config, const std::s
   return fields;
 }
 
-std::string gguf_tensor_name(const std::string& name) {
-  // Everything between "model.layers.N." and ".weight" or ".bias", or all before these.
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kNames = {{
-      {"model.embed_tokens", "token_embd"},
-      {"model.norm", "output_norm"},
-      {"lm_head", "output"},
-      {"input_layernorm", "attn_norm"},
-      {"self_attn.q_proj", "attn_q"},
-      {"self_attn.k_proj", "attn_k"},
-      {"self_attn.v_proj", "attn_v"},
-      {"self_attn.o_proj", "attn_output"},
-      {"self_attn.q_norm", "attn_q_norm"},
-      {"self_attn.k_norm", "attn_k_norm"},
-      {"post_attention_layernorm", "ffn_norm"},
-      {"mlp.gate_proj", "ffn_gate"},
-      {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"},
-  }};
+namespace {
+
+using TensorName = std::pair<std::string, std::string_view>;
+
+// What llama.cpp calls the tensors whose names follow "model.layers.N.", and the others.
+std::vector<TensorName> tensor_names(const ModelConfig& config) {
+  const DecoderNames& names = family_info(config.family).names;
+  std::vector<TensorName> all = {{names.embedding, "token_embd"}, {names.final_norm, "output_norm"},
+                                 {names.lm_head, "output"},       {names.o, "attn_output"},
+                                 {names.q_norm, "attn_q_norm"},   {names.k_norm, "attn_k_norm"},
+                                 {names.down, "ffn_down"}};
+  constexpr std::string_view kQkv[] = {"attn_q", "attn_k", "attn_v"}, kGateUp[] = {"ffn_gate", "ffn_up"};
+  for (size_t i = 0; i < names.qkv.size(); ++i)
+    all.emplace_back(names.qkv[i], names.qkv.size() == 1 ? "attn_qkv" : kQkv[i]);
+  for (size_t i = 0; i < names.gate_up.size(); ++i)
+    all.emplace_back(names.gate_up[i], names.gate_up.size() == 1 ? "ffn_up" : kGateUp[i]);
+  // Llama's norm before the MLP has the name of Gemma's after attention.
+  if (config.norm_placement != NormPlacement::kAfter) {
+    all.emplace_back(names.attention_norm, "attn_norm");
+    all.emplace_back(names.mlp_norm, "ffn_norm");
+  }
+  if (config.norm_placement != NormPlacement::kBefore) {
+    all.emplace_back(names.attention_output_norm, "post_attention_norm");
+    all.emplace_back(names.mlp_output_norm, "post_ffw_norm");
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string gguf_tensor_name(const ModelConfig& config, const std::string& name) {
   constexpr std::string_view kLayers = "model.layers.";
   std::string_view module = name;
   std::string prefix;
@@ -91,9 +170,9 @@ std::string gguf_tensor_name(const std::string& name) {
     module.remove_prefix(dot + 1);
   }
   const size_t dot = module.rfind('.');
-  const auto at =
-      std::ranges::find(kNames, module.substr(0, dot), &std::pair<std::string_view, std::string_view>::first);
-  TESSERA_CHECK(at != kNames.end(), "tensor '{}'", name);
+  const std::vector<TensorName> names = tensor_names(config);
+  const auto at = std::ranges::find(names, module.substr(0, dot), &TensorName::first);
+  TESSERA_CHECK(at != names.end(), "tensor '{}'", name);
   return fmt::format("{}{}{}", prefix, at->second, module.substr(dot));
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 
 #include "expect_error.h"
@@ -52,14 +53,16 @@ TEST(GgufModel, WhatLlamaCppLacksIsRefused) {
 }
 
 TEST(GgufModel, TensorsAreRenamed) {
-  EXPECT_EQ(gguf_tensor_name("model.embed_tokens.weight"), "token_embd.weight");
-  EXPECT_EQ(gguf_tensor_name("lm_head.weight"), "output.weight");
-  EXPECT_EQ(gguf_tensor_name("model.norm.weight"), "output_norm.weight");
-  EXPECT_EQ(gguf_tensor_name("model.layers.0.self_attn.k_proj.bias"), "blk.0.attn_k.bias");
-  EXPECT_EQ(gguf_tensor_name("model.layers.17.self_attn.q_norm.weight"), "blk.17.attn_q_norm.weight");
-  EXPECT_EQ(gguf_tensor_name("model.layers.17.mlp.down_proj.weight"), "blk.17.ffn_down.weight");
-  EXPECT_EQ(gguf_tensor_name("model.layers.5.post_attention_layernorm.weight"), "blk.5.ffn_norm.weight");
-  expect_error(ExitCode::kInternal, {"lm_tail.weight"}, [] { gguf_tensor_name("lm_tail.weight"); });
+  const ModelConfig config = preset_config("15m");
+  const auto name_of = [&](const char* name) { return gguf_tensor_name(config, name); };
+  EXPECT_EQ(name_of("model.embed_tokens.weight"), "token_embd.weight");
+  EXPECT_EQ(name_of("lm_head.weight"), "output.weight");
+  EXPECT_EQ(name_of("model.norm.weight"), "output_norm.weight");
+  EXPECT_EQ(name_of("model.layers.0.self_attn.k_proj.bias"), "blk.0.attn_k.bias");
+  EXPECT_EQ(name_of("model.layers.17.self_attn.q_norm.weight"), "blk.17.attn_q_norm.weight");
+  EXPECT_EQ(name_of("model.layers.17.mlp.down_proj.weight"), "blk.17.ffn_down.weight");
+  EXPECT_EQ(name_of("model.layers.5.post_attention_layernorm.weight"), "blk.5.ffn_norm.weight");
+  expect_error(ExitCode::kInternal, {"lm_tail.weight"}, [&] { name_of("lm_tail.weight"); });
 }
 
 TEST(GgufModel, OnlyLlamasQueriesAndKeysAreReordered) {
