@@ -13,6 +13,7 @@ AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
       config.sliding_window.empty() ? 0 : config.sliding_window[static_cast<size_t>(layer)];
   const double usual = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
   shape.scale = static_cast<float>(config.attention_scale == 0 ? usual : config.attention_scale);
+  shape.softcap = static_cast<float>(config.attention_softcap);
   return shape;
 }
 

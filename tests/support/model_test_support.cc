@@ -88,6 +88,22 @@ std::vector<NamedConfig> all_option_configs() {
     c.norm_placement = NormPlacement::kAfter;
     c.qk_norm = c.qk_norm_whole = true;
   });
+  add("soft_caps", [](ModelConfig& c) {
+    c.attention_softcap = 0.7;
+    c.logits_softcap = 1.5;
+  });
+  add("norms_before_and_after", [](ModelConfig& c) {
+    c.family = "gemma3_text";
+    c.norm = NormKind::kRmsPlusOne;
+    c.norm_placement = NormPlacement::kBoth;
+    c.activation = Activation::kGatedGeluTanh;
+    c.qk_norm = true;
+  });
+  add("parallel_blocks", [](ModelConfig& c) {
+    c.family = "cohere2";
+    c.norm = NormKind::kLayer;
+    c.parallel_blocks = c.qkv_bias = c.o_bias = true;
+  });
   add("rope_by_layer", [](ModelConfig& c) {
     c.layer_rope = {LayerRope::kNone, LayerRope::kLocal};
     c.local_rope = {1000, {}};

@@ -43,12 +43,17 @@ class ReferenceModel {
     for (const int32_t id : ids) x.push_back(row("model.embed_tokens.weight", id, config_.hidden_size));
     scale(x, config_.embedding_scale);
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+      const Rows<Real> before = x;
       add(x, output(layer, attention(layer, x), names().attention_output_norm));
-      add(x, output(layer, mlp(layer, x), names().mlp_output_norm));
+      const Rows<Real>& mlp_input = config_.parallel_blocks ? before : x;
+      add(x, output(layer, mlp(layer, mlp_input), names().mlp_output_norm));
     }
     const std::string head = config_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
     Rows<Real> logits = linear(norm(x, "model.norm.weight"), head, "", config_.vocab_size);
     scale(logits, config_.logits_scale);
+    for (std::vector<Real>& of_token : logits) {
+      for (Real& logit : of_token) logit = capped(logit, config_.logits_softcap);
+    }
     return logits;
   }
 
@@ -88,6 +93,13 @@ class ReferenceModel {
       for (Real& value : row) value *= Real(factor);
     }
   }
+  static Real capped(Real x, double cap) { return cap == 0 ? x : Real(cap) * std::tanh(x / Real(cap)); }
+  // f of the gate.
+  Real activated(Real x) const {
+    if (config_.activation == Activation::kGatedSilu) return x / (1 + std::exp(-x));
+    const Real u = std::sqrt(2 / std::numbers::pi_v<Real>) * (x + Real(0.044715) * x * x * x);
+    return Real(0.5) * x * (1 + std::tanh(u));
+  }
   // The input of attention or MLP, and their output as it is added to the stream.
   Rows<Real> input(int64_t layer, const Rows<Real>& x, const std::string& norm_name) const {
     if (config_.norm_placement == NormPlacement::kAfter) return x;
@@ -125,13 +137,16 @@ class ReferenceModel {
   }
 
   std::vector<Real> norm(const std::vector<Real>& x, const std::string& weight) const {
-    Real squares = 0;
-    for (const Real value : x) squares += value * value;
+    Real mean = 0, squares = 0;
+    if (config_.norm == NormKind::kLayer) {
+      for (const Real value : x) mean += value / Real(x.size());
+    }
+    for (const Real value : x) squares += (value - mean) * (value - mean);
     const Real rstd = 1 / std::sqrt(squares / Real(x.size()) + Real(config_.rms_norm_eps));
     const Real* w = at(weight);
     std::vector<Real> y;
     const Real offset = config_.norm == NormKind::kRmsPlusOne ? 1 : 0;
-    for (size_t i = 0; i < x.size(); ++i) y.push_back(x[i] * rstd * (offset + w[i]));
+    for (size_t i = 0; i < x.size(); ++i) y.push_back((x[i] - mean) * rstd * (offset + w[i]));
     return y;
   }
   Rows<Real> norm(const Rows<Real>& x, const std::string& weight) const {
@@ -247,7 +262,7 @@ class ReferenceModel {
           if (window > 0 && static_cast<int64_t>(t - s) >= window) continue;
           Real score = 0;
           for (size_t e = 0; e < q[h][t].size(); ++e) score += q[h][t][e] * k[g][s][e];
-          weights[s] = std::exp(score * score_scale);
+          weights[s] = std::exp(capped(score * score_scale, config_.attention_softcap));
           total += weights[s];
         }
         for (size_t e = 0; e < q[h][t].size(); ++e) {
@@ -267,12 +282,13 @@ class ReferenceModel {
       return linear(in, name("mlp." + which + "_proj.weight"),
                     config_.mlp_bias ? name("mlp." + which + "_proj.bias") : "", width);
     };
-    const Rows<Real> in = input(layer, x, names().mlp_norm);
+    const Rows<Real> in =
+        input(layer, x, config_.parallel_blocks ? names().attention_norm : names().mlp_norm);
     Rows<Real> gate = project(in, "gate", config_.intermediate_size);
     const Rows<Real> up = project(in, "up", config_.intermediate_size);
     for (size_t t = 0; t < x.size(); ++t) {
       for (size_t f = 0; f < gate[t].size(); ++f) {
-        gate[t][f] = gate[t][f] / (1 + std::exp(-gate[t][f])) * up[t][f];
+        gate[t][f] = activated(gate[t][f]) * up[t][f];
       }
     }
     return project(gate, "down", config_.hidden_size);

@@ -65,6 +65,70 @@ TEST(GgufModel, TensorsAreRenamed) {
   expect_error(ExitCode::kInternal, {"lm_tail.weight"}, [&] { name_of("lm_tail.weight"); });
 }
 
+// Six layers of Gemma 3, as its reader makes them.
+ModelConfig gguf_gemma3() {
+  ModelConfig config = preset_config("15m");
+  config.family = "gemma3_text";
+  config.num_hidden_layers = 6;
+  config.sliding_window = {512, 512, 512, 512, 512, 0};
+  config.norm = NormKind::kRmsPlusOne;
+  config.norm_placement = NormPlacement::kBoth;
+  config.attention_scale = 1 / std::sqrt(static_cast<double>(config.head_dim));
+  config.tie_word_embeddings = true;
+  config.rope_theta = 1e6;
+  config.rope_scaling = {.type = RopeType::kLinear, .factor = 8};
+  return config;
+}
+
+TEST(GgufModel, GemmaHasItsNormsAndWindow) {
+  ModelConfig config = gguf_gemma3();
+  const auto fields = model_fields_of(config);
+  EXPECT_EQ(fields.at("gemma3.attention.sliding_window"), GgufScalar(uint32_t{512}));
+  EXPECT_EQ(fields.at("gemma3.rope.freq_base"), GgufScalar(1e6f));
+  EXPECT_EQ(fields.at("gemma3.rope.scaling.factor"), GgufScalar(8.0f));
+  EXPECT_TRUE(fields.contains("gemma3.attention.layer_norm_rms_epsilon"));
+  EXPECT_FALSE(fields.contains("gemma3.attn_logit_softcapping"));
+  const auto name_of = [&](const char* name) { return gguf_tensor_name(config, name); };
+  EXPECT_EQ(name_of("model.layers.0.post_attention_layernorm.weight"), "blk.0.post_attention_norm.weight");
+  EXPECT_EQ(name_of("model.layers.0.pre_feedforward_layernorm.weight"), "blk.0.ffn_norm.weight");
+  EXPECT_EQ(name_of("model.layers.0.post_feedforward_layernorm.weight"), "blk.0.post_ffw_norm.weight");
+  EXPECT_EQ(gguf_norm_offset(config), 1.0f);
+  EXPECT_EQ(gguf_norm_offset(preset_config("15m")), 0.0f);
+}
+
+TEST(GgufModel, WhatLlamaCppsGemmaLacksIsRefused) {
+  const auto expect_refused = [](const char* what, auto change) {
+    ModelConfig config = gguf_gemma3();
+    change(config);
+    expect_error(ExitCode::kBadConfig, {"m: llama.cpp's gemma3", what},
+                 [&] { gguf_model_fields(config, "m"); });
+  };
+  expect_refused("biases", [](ModelConfig& config) { config.o_bias = true; });
+  expect_refused("soft caps", [](ModelConfig& config) { config.attention_softcap = 50; });
+  expect_refused("query_pre_attn_scalar", [](ModelConfig& config) { config.attention_scale = 1; });
+  expect_refused("every 6th", [](ModelConfig& config) { config.sliding_window[5] = 512; });
+  expect_refused("rope_theta 10000", [](ModelConfig& config) { config.local_rope.theta = 5e4; });
+  expect_refused("rope scaling", [](ModelConfig& config) { config.rope_scaling.type = RopeType::kYarn; });
+}
+
+TEST(GgufModel, Cohere2HasItsFields) {
+  ModelConfig config = preset_config("15m");
+  config.family = "cohere2";
+  config.num_hidden_layers = 4;
+  config.sliding_window = {64, 64, 64, 0};
+  config.norm = NormKind::kLayer;
+  config.logits_scale = 0.25;
+  config.tie_word_embeddings = true;
+  const auto fields = model_fields_of(config);
+  EXPECT_EQ(fields.at("cohere2.logit_scale"), GgufScalar(0.25f));
+  EXPECT_EQ(fields.at("cohere2.rope.scaling.type"), GgufScalar(std::string("none")));
+  EXPECT_TRUE(fields.contains("cohere2.attention.layer_norm_epsilon"));
+  EXPECT_FALSE(fields.contains("cohere2.attention.layer_norm_rms_epsilon"));
+  EXPECT_EQ(num_reordered_heads(config, "model.layers.0.self_attn.q_proj.weight"), 0);
+  config.tie_word_embeddings = false;
+  expect_error(ExitCode::kBadConfig, {"cohere2", "lm_head"}, [&] { gguf_model_fields(config, "m"); });
+}
+
 TEST(GgufModel, OnlyLlamasQueriesAndKeysAreReordered) {
   ModelConfig config = preset_config("llama3.2-1b");
   EXPECT_EQ(num_reordered_heads(config, "model.layers.0.self_attn.q_proj.weight"), 32);

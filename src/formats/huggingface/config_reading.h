@@ -21,6 +21,11 @@ double read_positive(const JsonNode& number, double absent, double max);
 inline double read_factor(const JsonNode& number, double absent) {
   return read_positive(number, absent, 1e9);
 }
+// The soft cap of scores or logits; null: none (0), unlike an absent field.
+inline double read_soft_cap(const JsonNode& fields, const char* name, double absent) {
+  if (fields.contains(name) && fields[name].is_null()) return 0;
+  return absent == 0 && !fields.contains(name) ? 0 : read_factor(fields[name], absent);
+}
 // The dictionary of the rotary embedding's settings.
 JsonNode rope_fields(const JsonNode& fields);
 // bos_token_id, eos_token_id and pad_token_id; vocab_size is known.

@@ -164,16 +164,23 @@ void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const
   leave(ops, config, weights, saved, y_TD);
 }
 
+void self_attention_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                              const SequenceInfo& sequences, const KeptOutputs& kept,
+                              ConstTensorView input_TD, const AttentionSaved& saved,
+                              const LoraScratch& lora) {
+  if (!kept.qkv) project_qkv(ops, config, weights, sequences, input_TD, saved, lora);
+  if (!kept.attention) attend(ops, config, sequences, saved);
+}
+
 void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                                const SequenceInfo& sequences, const KeptOutputs& kept,
                                const AttentionSaved& saved, const AttentionScratch& scratch,
                                TensorView y_TD) {
-  if (!kept.qkv) {
-    const TensorView input_TD = enter_block(ops, saved.x_TD, /*residual_TD=*/{}, weights.norm_D, config.norm,
-                                            scratch.norm_TD, scratch.statistics_T);
-    project_qkv(ops, config, weights, sequences, input_TD, saved, scratch.lora);
-  }
-  if (!kept.attention) attend(ops, config, sequences, saved);
+  TensorView input_TD;
+  if (!kept.qkv)
+    input_TD = enter_block(ops, saved.x_TD, /*residual_TD=*/{}, weights.norm_D, config.norm, scratch.norm_TD,
+                           scratch.statistics_T);
+  self_attention_recompute(ops, config, weights, sequences, kept, input_TD, saved, scratch.lora);
   if (kept.stream) return;
   project_output(ops, config, weights, saved, scratch.lora, y_TD);
   ops.add(y_TD, saved.x_TD);
@@ -240,15 +247,23 @@ void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, cons
                        grads.norm_D, update.mode);
 }
 
+void self_attention_cached(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                           const SequenceInfo& sequences, ConstTensorView input_TD,
+                           const KeyValueCache& cache, int64_t cache_length, const AttentionSaved& saved,
+                           const LoraScratch& lora, TensorView y_TD) {
+  project_qkv(ops, config, weights, sequences, input_TD, saved, lora);
+  ops.attention_cached(saved.qkv_TQ, config.shape, cache.k, cache.v, cache_length, saved.o_THE);
+  project_output(ops, config, weights, saved, lora, y_TD);
+}
+
 void attention_block_cached(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                             const SequenceInfo& sequences, ConstTensorView residual_TD,
                             const KeyValueCache& cache, int64_t cache_length, const AttentionSaved& saved,
                             const AttentionScratch& scratch, TensorView y_TD) {
   const TensorView input_TD = enter_block(ops, saved.x_TD, residual_TD, weights.norm_D, config.norm,
                                           scratch.norm_TD, scratch.statistics_T);
-  project_qkv(ops, config, weights, sequences, input_TD, saved, scratch.lora);
-  ops.attention_cached(saved.qkv_TQ, config.shape, cache.k, cache.v, cache_length, saved.o_THE);
-  project_output(ops, config, weights, saved, scratch.lora, y_TD);
+  self_attention_cached(ops, config, weights, sequences, input_TD, cache, cache_length, saved, scratch.lora,
+                        y_TD);
 }
 
 }  // namespace tessera

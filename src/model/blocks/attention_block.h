@@ -107,6 +107,10 @@ AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& con
 void self_attention_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                             const SequenceInfo& sequences, ConstTensorView input_TD,
                             const AttentionSaved& saved, const LoraScratch& lora, TensorView y_TD);
+// (2) to (5), what is not in `kept`; without kept.qkv from the input.
+void self_attention_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                              const SequenceInfo& sequences, const KeptOutputs& kept,
+                              ConstTensorView input_TD, const AttentionSaved& saved, const LoraScratch& lora);
 // On return the gradient of the input is in its place. dy_TD may not share its memory.
 void self_attention_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                              const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
@@ -136,6 +140,11 @@ struct KeyValueCache {
   TensorView v;
 };
 
+// (2) to (6) for tokens that follow cache_length others, with any input in place of norm.
+void self_attention_cached(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                           const SequenceInfo& sequences, ConstTensorView input_TD,
+                           const KeyValueCache& cache, int64_t cache_length, const AttentionSaved& saved,
+                           const LoraScratch& lora, TensorView y_TD);
 // Like forward, for tokens that follow cache_length others of the same sequence; (5) appends to the cache.
 // sequences.cu_seqlens is not used.
 void attention_block_cached(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/allocate.h"
+#include "model/llama/parallel_layer.h"
 
 namespace tessera {
 LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
@@ -22,6 +23,8 @@ LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DTy
 void decoder_layer_forward(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
                            const SequenceInfo& sequences, ConstTensorView residual_TD,
                            const LayerSaved& saved, const LayerScratch& scratch, TensorView y_TD) {
+  if (config.is_parallel)
+    return parallel_layer_forward(ops, config, weights, sequences, residual_TD, saved, scratch, y_TD);
   attention_block_forward(ops, config.attention, weights.attention, sequences, residual_TD, saved.attention,
                           scratch.attention, saved.mlp.x_TD);
   mlp_block_forward(ops, config.mlp, weights.mlp, saved.attention.x_TD, saved.mlp, scratch.mlp, y_TD);
@@ -31,6 +34,9 @@ void decoder_layer_cached(Ops& ops, const LayerConfig& config, const LayerWeight
                           const SequenceInfo& sequences, ConstTensorView residual_TD,
                           const KeyValueCache& cache, int64_t cache_length, const LayerSaved& saved,
                           const LayerScratch& scratch, TensorView y_TD) {
+  if (config.is_parallel)
+    return parallel_layer_cached(ops, config, weights, sequences, residual_TD, cache, cache_length, saved,
+                                 scratch, y_TD);
   attention_block_cached(ops, config.attention, weights.attention, sequences, residual_TD, cache,
                          cache_length, saved.attention, scratch.attention, saved.mlp.x_TD);
   mlp_block_forward(ops, config.mlp, weights.mlp, saved.attention.x_TD, saved.mlp, scratch.mlp, y_TD);
@@ -39,6 +45,8 @@ void decoder_layer_cached(Ops& ops, const LayerConfig& config, const LayerWeight
 void decoder_layer_recompute(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
                              const SequenceInfo& sequences, const KeptOutputs& kept, const LayerSaved& saved,
                              const LayerScratch& scratch) {
+  if (config.is_parallel)
+    return parallel_layer_recompute(ops, config, weights, sequences, kept, saved, scratch);
   attention_block_recompute(ops, config.attention, weights.attention, sequences, kept, saved.attention,
                             scratch.attention, saved.mlp.x_TD);
 }
@@ -46,6 +54,8 @@ void decoder_layer_recompute(Ops& ops, const LayerConfig& config, const LayerWei
 void decoder_layer_backward(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
                             const LayerGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                             const LayerSaved& saved, const LayerScratch& scratch, TensorView dx_TD) {
+  if (config.is_parallel)
+    return parallel_layer_backward(ops, config, weights, grads, update, sequences, saved, scratch, dx_TD);
   mlp_block_backward(ops, config.mlp, weights.mlp, grads.mlp, update, saved.mlp, scratch.mlp, dx_TD);
   attention_block_backward(ops, config.attention, weights.attention, grads.attention, update, sequences,
                            saved.attention, scratch.attention, dx_TD);

@@ -19,9 +19,10 @@ using LayerGrads = LayerTensors<TensorView>;
 struct LayerConfig {
   AttentionBlockConfig attention;
   MlpBlockConfig mlp;
+  bool is_parallel = false;  // parallel_layer.h
 };
 inline LayerConfig layer_config(const ModelConfig& config, int64_t layer) {
-  return {attention_block_config(config, layer), mlp_block_config(config)};
+  return {attention_block_config(config, layer), mlp_block_config(config), config.parallel_blocks};
 }
 
 struct LayerSaved {

@@ -148,6 +148,7 @@ void LlamaGenerator::Impl::feed_chunk(std::span<const int32_t> ids, int64_t text
   const int64_t vocab_size = model->config().vocab_size;
   const TensorView logits_1V = matrix_in(scratch.logits, 1, vocab_size);
   ops.linear(norm_1D, model->weights().head.lm_head_VD, /*bias_N=*/{}, logits_1V);
+  if (head.softcap != 0) ops.soft_cap(logits_1V, head.softcap);
   copy(logits_1V, TensorView(logits_V.data(), DType::kF32, logits_1V.shape()));
 }
 

@@ -79,7 +79,9 @@ float LlamaModel::embedding_scale() const {
 }
 
 LossHeadConfig LlamaModel::head_config() const {
-  return {.norm = NormConfig(config()), .output_scale = static_cast<float>(config().logits_scale)};
+  return {.norm = NormConfig(config()),
+          .output_scale = static_cast<float>(config().logits_scale),
+          .softcap = static_cast<float>(config().logits_softcap)};
 }
 
 std::span<const int32_t> LlamaModel::table_rows(const PackedBatch& batch) {
@@ -250,6 +252,7 @@ void LlamaModel::forward_logits(const PackedBatch& batch, TensorView logits_TV) 
     ops().linear(scratch.norm_TD.rows(row, end), weights_.head.lm_head_VD, /*bias_N=*/{},
                  logits_TV.rows(row, end));
   }
+  if (head.softcap != 0) ops().soft_cap(logits_TV, head.softcap);
   close_head_weights();
 }
 

@@ -93,7 +93,8 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
       in_layer(Kind::kNorm, w.output_norm_D, dw.output_norm_D,
                {{names.attention_output_norm + ".weight", {D}}});
 
-    if (has_norm_before) in_layer(Kind::kNorm, mlp.norm_D, dmlp.norm_D, {{names.mlp_norm + ".weight", {D}}});
+    if (has_norm_before && !config.parallel_blocks)
+      in_layer(Kind::kNorm, mlp.norm_D, dmlp.norm_D, {{names.mlp_norm + ".weight", {D}}});
     in_layer(Kind::kMatrix, mlp.w1_F2D, dmlp.w1_F2D, gate_up);
     adapted(mlp.lora_1, dmlp.lora_1);
     if (config.mlp_bias) in_layer(Kind::kBias, mlp.b1_F2, dmlp.b1_F2, biases_of(gate_up));
