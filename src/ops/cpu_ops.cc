@@ -9,6 +9,7 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/layernorm/layernorm.h"
+#include "kernels/moe/moe.h"
 #include "kernels/optimizer/element_update.h"
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "kernels/registry.h"
@@ -201,6 +202,25 @@ class CpuOps final : public Ops {
   void soft_cap(TensorView x, float cap) override { tessera::soft_cap(x, cap, pool_); }
   void soft_cap_backward(ConstTensorView y, float cap, TensorView dx) override {
     tessera::soft_cap_backward(y, cap, dx, pool_);
+  }
+
+  void route(TensorView p_TE, bool normalize, TensorView w_TK, ExpertRows& rows, RouterLoad* load) override {
+    tessera::route(p_TE, normalize, w_TK, rows, load, pool_);
+  }
+  void route_backward(ConstTensorView p_TE, const ExpertRows& rows, bool normalize, ConstTensorView w_TK,
+                      ConstTensorView dw_TK, std::span<const float> balance_E, TensorView dl_TE) override {
+    tessera::route_backward(p_TE, rows, normalize, w_TK, dw_TK, balance_E, dl_TE, pool_);
+  }
+  void gather_expert_rows(ConstTensorView x_TD, const ExpertRows& rows, TensorView x_RD) override {
+    tessera::gather_expert_rows(x_TD, rows, x_RD, pool_);
+  }
+  void combine_expert_rows(ConstTensorView y_RD, const ExpertRows& rows, ConstTensorView w_TK,
+                           TensorView y_TD, Update update) override {
+    tessera::combine_expert_rows(y_RD, rows, w_TK, y_TD, update, pool_);
+  }
+  void weigh_expert_rows(const ExpertRows& rows, ConstTensorView w_TK, TensorView a_RF, TensorView b_RF,
+                         TensorView dw_TK) override {
+    tessera::weigh_expert_rows(rows, w_TK, a_RF, b_RF, dw_TK, pool_);
   }
 
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override {

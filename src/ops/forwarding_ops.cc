@@ -208,6 +208,37 @@ void ForwardingOps::soft_cap_backward(ConstTensorView y, float cap, TensorView d
   forward("soft_cap_backward", {&y}, {&dx}, [&] { ops_->soft_cap_backward(y, cap, dx); });
 }
 
+void ForwardingOps::route(TensorView p, bool normalize, TensorView w, ExpertRows& rows, RouterLoad* load) {
+  bool is_done = false;
+  forward("route", {}, {&p, &w}, [&] {
+    ops_->route(p, normalize, w, rows, load);
+    is_done = true;
+  });
+  if (!is_done) rows.spread_evenly();
+}
+
+void ForwardingOps::route_backward(ConstTensorView p, const ExpertRows& rows, bool normalize,
+                                   ConstTensorView w, ConstTensorView dw, std::span<const float> balance,
+                                   TensorView dl) {
+  forward("route_backward", {&p, &w, &dw}, {&dl},
+          [&] { ops_->route_backward(p, rows, normalize, w, dw, balance, dl); });
+}
+
+void ForwardingOps::gather_expert_rows(ConstTensorView x, const ExpertRows& rows, TensorView x_rows) {
+  forward("gather_expert_rows", {&x}, {&x_rows}, [&] { ops_->gather_expert_rows(x, rows, x_rows); });
+}
+
+void ForwardingOps::combine_expert_rows(ConstTensorView y_rows, const ExpertRows& rows, ConstTensorView w,
+                                        TensorView y, Update update) {
+  forward("combine_expert_rows", {&y_rows, &w}, {&y},
+          [&] { ops_->combine_expert_rows(y_rows, rows, w, y, update); }, {.update = update});
+}
+
+void ForwardingOps::weigh_expert_rows(const ExpertRows& rows, ConstTensorView w, TensorView a, TensorView b,
+                                      TensorView dw) {
+  forward("weigh_expert_rows", {&w}, {&a, &b, &dw}, [&] { ops_->weigh_expert_rows(rows, w, a, b, dw); });
+}
+
 void ForwardingOps::swiglu(ConstTensorView gate_up, TensorView h) {
   forward("swiglu", {&gate_up}, {&h}, [&] { ops_->swiglu(gate_up, h); });
 }

@@ -100,6 +100,15 @@ class ForwardingOps : public Ops {
   void scale(ConstTensorView x, float factor, TensorView y) override;
   void soft_cap(TensorView x, float cap) override;
   void soft_cap_backward(ConstTensorView y, float cap, TensorView dx) override;
+  // Spreads the tokens evenly over the experts if the other Ops are not made to carry out the call.
+  void route(TensorView p_TE, bool normalize, TensorView w_TK, ExpertRows& rows, RouterLoad* load) override;
+  void route_backward(ConstTensorView p_TE, const ExpertRows& rows, bool normalize, ConstTensorView w_TK,
+                      ConstTensorView dw_TK, std::span<const float> balance_E, TensorView dl_TE) override;
+  void gather_expert_rows(ConstTensorView x_TD, const ExpertRows& rows, TensorView x_RD) override;
+  void combine_expert_rows(ConstTensorView y_RD, const ExpertRows& rows, ConstTensorView w_TK,
+                           TensorView y_TD, Update update) override;
+  void weigh_expert_rows(const ExpertRows& rows, ConstTensorView w_TK, TensorView a_RF, TensorView b_RF,
+                         TensorView dw_TK) override;
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override;
   void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
                        TensorView h_TF) override;

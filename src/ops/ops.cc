@@ -54,4 +54,29 @@ void Ops::soft_cap_backward(ConstTensorView /*y*/, float /*cap*/, TensorView /*d
   check_unreachable(*this, "soft_cap_backward");
 }
 
+void Ops::route(TensorView /*p_TE*/, bool /*normalize*/, TensorView /*w_TK*/, ExpertRows& /*rows*/,
+                RouterLoad* /*load*/) {
+  check_unreachable(*this, "route");
+}
+
+void Ops::route_backward(ConstTensorView /*p_TE*/, const ExpertRows& /*rows*/, bool /*normalize*/,
+                         ConstTensorView /*w_TK*/, ConstTensorView /*dw_TK*/,
+                         std::span<const float> /*balance_E*/, TensorView /*dl_TE*/) {
+  check_unreachable(*this, "route_backward");
+}
+
+void Ops::gather_expert_rows(ConstTensorView /*x_TD*/, const ExpertRows& /*rows*/, TensorView /*x_RD*/) {
+  check_unreachable(*this, "gather_expert_rows");
+}
+
+void Ops::combine_expert_rows(ConstTensorView /*y_RD*/, const ExpertRows& /*rows*/, ConstTensorView /*w_TK*/,
+                              TensorView /*y_TD*/, Update /*update*/) {
+  check_unreachable(*this, "combine_expert_rows");
+}
+
+void Ops::weigh_expert_rows(const ExpertRows& /*rows*/, ConstTensorView /*w_TK*/, TensorView /*a_RF*/,
+                            TensorView /*b_RF*/, TensorView /*dw_TK*/) {
+  check_unreachable(*this, "weigh_expert_rows");
+}
+
 }  // namespace tessera

@@ -29,6 +29,7 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/linear_weight.h"
 #include "kernels/lora/lora.h"
+#include "kernels/moe/expert_rows.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/rmsnorm/norm_weight.h"
 #include "kernels/rope/rope.h"
@@ -198,6 +199,18 @@ class Ops {
   // x = c tanh(x / c), and with y (F32) its result dx *= 1 - (y / c)^2. On the host alone.
   virtual void soft_cap(TensorView x, float cap);
   virtual void soft_cap_backward(ConstTensorView y, float cap, TensorView dx);
+
+  // A mixture of experts around its products (kernels/moe/moe.h). On the host alone. route() turns logits
+  // into probabilities, in place, and fills `rows`, which has its sizes; `load` may be null.
+  virtual void route(TensorView p_TE, bool normalize, TensorView w_TK, ExpertRows& rows, RouterLoad* load);
+  virtual void route_backward(ConstTensorView p_TE, const ExpertRows& rows, bool normalize,
+                              ConstTensorView w_TK, ConstTensorView dw_TK, std::span<const float> balance_E,
+                              TensorView dl_TE);
+  virtual void gather_expert_rows(ConstTensorView x_TD, const ExpertRows& rows, TensorView x_RD);
+  virtual void combine_expert_rows(ConstTensorView y_RD, const ExpertRows& rows, ConstTensorView w_TK,
+                                   TensorView y_TD, Update update);
+  virtual void weigh_expert_rows(const ExpertRows& rows, ConstTensorView w_TK, TensorView a_RF,
+                                 TensorView b_RF, TensorView dw_TK);
 
   // Token losses -log softmax(logits)[target] of the rows whose target is not ignored; with smoothing s
   // (1 - s) nll + s mean over V of -log softmax. logits_RV is F32.
