@@ -290,12 +290,13 @@ void BoundParameters::pack_group(int64_t group, const PackShare& share) {
 std::vector<LinearLimits> BoundParameters::layer_products(int64_t max_rows, FormsKept kept) const {
   std::vector<LinearLimits> products;
   for (const Bound& bound : tensors_) {
-    if (bound.tensor.kind != ParameterKind::kMatrix) continue;
+    const bool is_matrix = bound.tensor.kind == ParameterKind::kMatrix;
+    if (!is_matrix && bound.tensor.kind != ParameterKind::kRouter) continue;
     const int64_t N = bound.shape[0], K = bound.shape[1];
     const bool is_listed = std::ranges::any_of(products, [&](const LinearLimits& product) {
       return product.weight.N == N && product.weight.K == K;
     });
-    const bool is_packed = kept != FormsKept::kNone && bound.quantization == Quantization::kNone;
+    const bool is_packed = is_matrix && kept != FormsKept::kNone && bound.quantization == Quantization::kNone;
     if (!is_listed) products.push_back({max_rows, {N, K, is_packed ? N : 0, 0}, bound.quantization});
   }
   return products;

@@ -148,6 +148,7 @@ void add_adapters(const ModelTensor& product, const LoraConfig& config, std::vec
   LoraWeights& weights = *product.lora;
   LoraGrads& grads = *product.lora_gradient;
   ModelTensor a = {product.group, ParameterKind::kLoraA, {}, &weights.a_RK, &grads.a_RK};
+  a.token_share = product.token_share;
   std::vector<ParameterPart> b_parts;
   weights = {};
   int64_t num_outputs = 0;
@@ -172,6 +173,7 @@ void add_adapters(const ModelTensor& product, const LoraConfig& config, std::vec
                         {b_parts[i]},
                         &weights.modules[i].b_NR,
                         &grads.modules[i].b_NR});
+    tensors->back().token_share = product.token_share;
   }
   limits->rank = std::max(limits->rank, weights.rank);
   limits->block = std::max(limits->block, weights.rank * num_outputs);

@@ -19,6 +19,7 @@ struct LoraTensors;  // model/lora.h
 enum class ParameterKind {
   kEmbedding,  // looked up by token id; also the LM head if they are tied
   kMatrix,     // multiplies every token, in a layer
+  kRouter,     // multiplies every token, in a layer; never quantized, packed or adapted
   kLmHead,     // multiplies the tokens that have a target
   kNorm,
   kBias,
@@ -46,6 +47,7 @@ struct ModelTensor {
   // Where a matrix of a layer may have adapters; null: it has none.
   LoraTensors<ConstTensorView>* lora = nullptr;
   LoraTensors<TensorView>* lora_gradient = nullptr;
+  double token_share = 1;  // of the tokens, those it multiplies: each expert takes some
 };
 
 }  // namespace tessera

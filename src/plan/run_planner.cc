@@ -56,9 +56,23 @@ void check_encoder(const RunSpec& spec, const ModelConfig& config, const RowLeng
          config.max_position_embeddings);
 }
 
+void check_experts(const RunSpec& spec, const ModelConfig& config) {
+  if (!has_balance_loss(config)) return;
+  if (spec.sharding.context_parallel_size > 1)
+    fail(ExitCode::kBadConfig,
+         "context_parallel_size {}: each rank would see a slice of the rows whose router_aux_loss_coef "
+         "counts: "
+         "leave it out, or set output_router_logits to false in config.json",
+         spec.sharding.context_parallel_size);
+  if (spec.placement.merge_micro_batches == AutoChoice::kAlways)
+    fail(ExitCode::kBadConfig,
+         "merge_micro_batches always: router_aux_loss_coef applies to each micro-batch: leave it out, or set "
+         "output_router_logits to false in config.json");
+}
+
 // Numbers of ranks that may share rows, above `size` and up to all ranks.
 std::vector<int64_t> larger_teams(const ModelConfig& config, const MachineResources& machine, int64_t size) {
-  if (config.encoder_decoder || config.encoder) return {};
+  if (config.encoder_decoder || config.encoder || has_balance_loss(config)) return {};
   const AttentionShape heads = attention_shape(config, 0);
   std::vector<int64_t> sizes;
   while (++size <= int64_t{machine.num_nodes} * machine.local_world_size) {
@@ -89,12 +103,15 @@ RunPlanner::RunPlanner(const RunSpec& spec, const TrainableModel& model, const B
       micro_batches_(micro_batches_of_rank(batch)),
       micro_batch_rows_(tessera::micro_batch_rows(batch)) {
   check_encoder(spec, model.config(), data_);
+  check_experts(spec, model.config());
   check_state_blocks(spec.optimizer, model.layout());
   const AttentionShape heads = attention_shape(model.config(), 0);
   const std::string refusal = context_heads_refusal(heads, spec.sharding.context_parallel_size);
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
   max_pass_tokens_ = data_.largest_pass(1);
-  if (spec.placement.merge_micro_batches == AutoChoice::kNever || micro_batches_ == 1) return;
+  if (spec.placement.merge_micro_batches == AutoChoice::kNever || micro_batches_ == 1 ||
+      has_balance_loss(model.config()))
+    return;
   if (spec.placement.merge_micro_batches == AutoChoice::kAlways) {
     micro_batches_per_pass_ = micro_batches_;
   } else {

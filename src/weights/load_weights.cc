@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -43,11 +44,12 @@ struct Tensor {
   const Parameter* parameter = nullptr;
   // Must hold the same values; this is not loaded itself.
   const WeightEntry* equal = nullptr;
+  int64_t first_element = 0;  // in the file's tensor
 };
 
 // The shape in terms of config.json's fields, for messages.
 std::string_view shape_formula(const std::string& name) {
-  constexpr std::array<std::array<std::string_view, 2>, 28> kFormulas = {{
+  constexpr std::array<std::array<std::string_view, 2>, 35> kFormulas = {{
       {"qkv_proj.weight", "[(num_attention_heads + 2 * num_key_value_heads) * head_dim, hidden_size]"},
       {"gate_up_proj.weight", "[2 * intermediate_size, hidden_size]"},
       {"shared.weight", "[vocab_size, d_model]"},
@@ -71,12 +73,22 @@ std::string_view shape_formula(const std::string& name) {
       {"v_proj.bias", "[num_key_value_heads * head_dim]"},
       {"q_norm.weight", "[head_dim]"},
       {"k_norm.weight", "[head_dim]"},
+      {"experts.gate_up_proj", "[num_experts, 2 * moe_intermediate_size, hidden_size]"},
+      {"experts.down_proj", "[num_experts, hidden_size, moe_intermediate_size]"},
+      {"mlp.gate.weight", "[num_experts, hidden_size]"},
+      {"block_sparse_moe.gate.weight", "[num_local_experts, hidden_size]"},
+      {"w1.weight", "[intermediate_size, hidden_size]"},
+      {"w2.weight", "[hidden_size, intermediate_size]"},
+      {"w3.weight", "[intermediate_size, hidden_size]"},
       {"gate_proj.weight", "[intermediate_size, hidden_size]"},
       {"up_proj.weight", "[intermediate_size, hidden_size]"},
       {"down_proj.weight", "[hidden_size, intermediate_size]"},
       {"gate_proj.bias", "[intermediate_size]"},
       {"up_proj.bias", "[intermediate_size]"},
   }};
+  if (name.find(".experts.") != name.npos && name.ends_with("_proj.weight"))
+    return name.ends_with("down_proj.weight") ? "[hidden_size, moe_intermediate_size]"
+                                              : "[moe_intermediate_size, hidden_size]";
   for (const auto& [suffix, formula] : kFormulas) {
     if (name.ends_with(suffix)) return formula;
   }
@@ -150,9 +162,15 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
   std::set<const WeightEntry*> used;
   for (const Parameter& parameter : layout.parameters()) {
     const WeightEntry* found = find_weight(model, config, parameter.name);
+    const std::optional<FusedPlace> fused = found == nullptr ? fused_place(config, parameter) : std::nullopt;
+    if (fused) found = find_weight(model, config, fused->name);
     if (found == nullptr) fail_missing(model, config, parameter);
-    check_tensor(parameter, found->second);
-    tensors.push_back({parameter.name, found->second, parameter.offset, parameter.num_elements, &parameter});
+    Parameter in_file = parameter;
+    if (fused) in_file.name = fused->name;
+    if (fused) in_file.shape = fused->shape;
+    check_tensor(in_file, found->second);
+    tensors.push_back({parameter.name, found->second, parameter.offset, parameter.num_elements, &parameter,
+                       /*equal=*/nullptr, fused ? fused->first_element : 0});
     used.insert(found);
   }
   std::vector<const WeightEntry*> others;
@@ -195,7 +213,8 @@ void add_pieces(const std::vector<Tensor>& tensors, size_t index, std::span<cons
 std::vector<Piece> plan_pieces(std::vector<Tensor>& tensors, std::span<const ElementRange> ranges) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) {
     const auto key = [](const Tensor& tensor) {
-      return std::pair(tensor.location.file->path().native(), tensor.location.entry->offset_bytes);
+      return std::tuple(tensor.location.file->path().native(), tensor.location.entry->offset_bytes,
+                        tensor.first_element);
     };
     return key(a) < key(b);
   });
@@ -305,7 +324,7 @@ class Announcer {
   void announce(size_t index) {
     const Piece& piece = pieces_[index];
     const Location& location = tensors_[piece.tensor].location;
-    location.file->announce(*location.entry, piece.begin, piece.count);
+    location.file->announce(*location.entry, tensors_[piece.tensor].first_element + piece.begin, piece.count);
     announced_bytes_ += bytes_of(piece);
   }
 
@@ -333,7 +352,7 @@ class PieceReader {
     }
     const size_t count = static_cast<size_t>(piece.count);
     values_.resize(count);
-    read_piece(tensor.location, piece.begin, values_);
+    read_piece(tensor.location, tensor.first_element + piece.begin, values_);
     if (tensor.equal != nullptr) {
       others_.resize(count);
       read_piece(tensor.equal->second, piece.begin, others_);
@@ -353,7 +372,7 @@ class PieceReader {
       const int64_t count = std::ssize(values);
       TESSERA_CHECK(0 < count && count <= end - begin, "{}: memory for {} of {} elements", tensor.name, count,
                     end - begin);
-      tensor.location.file->read(*tensor.location.entry, begin,
+      tensor.location.file->read(*tensor.location.entry, tensor.first_element + begin,
                                  TensorView(values.data(), DType::kBF16, {count}));
       num_non_finite += count_non_finite(std::span<const bf16>(values));
       if (adds_up_) sums_.add(*tensor.parameter, begin, std::span<const bf16>(values));

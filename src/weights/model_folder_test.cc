@@ -41,7 +41,9 @@ ModelConfig small_config(const std::string& family = "llama") {
   config.tie_word_embeddings = false;
   if (family == "llama") config.qkv_bias = config.o_bias = config.mlp_bias = true;
   if (family == "qwen2") config.qkv_bias = true;
-  if (family == "qwen3") config.qk_norm = true;
+  if (family == "qwen3" || family == "qwen3_moe") config.qk_norm = true;
+  if (family == "mixtral") config.experts = {3, 2, config.intermediate_size, true, 0, {true, true}};
+  if (family == "qwen3_moe") config.experts = {4, 2, 36, true, 0, {true, true}};
   return config;
 }
 
@@ -58,7 +60,7 @@ std::vector<float> load_all(const fs::path& path, const ModelConfig& config, int
 }
 
 TEST(ModelFolder, EveryFamilyComesBackInEveryTypeAndNumberOfShards) {
-  for (const char* family : {"llama", "mistral", "qwen2", "qwen3"}) {
+  for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"}) {
     const ModelConfig config = small_config(family);
     const std::vector<float> flat = bf16_weights(parameter_layout(config), kWeightSeed);
     for (const DType dtype : {DType::kBF16, DType::kF32}) {

@@ -1,5 +1,8 @@
 #include "weights/weight_names.h"
 
+#include <charconv>
+
+#include "base/error.h"
 #include "formats/huggingface/model_families.h"
 
 namespace tessera {
@@ -59,6 +62,31 @@ const WeightEntry* find_weight(const SafetensorsModel& model, const ModelConfig&
   if (!is_shared) return nullptr;
   const WeightEntry* head = find(kLmHeadName);
   return head != nullptr || !may_be_text_part(config) ? head : find("language_model.lm_head.weight");
+}
+
+std::optional<FusedPlace> fused_place(const ModelConfig& config, const Parameter& parameter) {
+  const int64_t layer = parameter.group - 1;
+  if (!config.experts || layer < 0 || layer >= config.num_hidden_layers || !config.has_experts(layer))
+    return std::nullopt;
+  const DecoderNames names = family_info(config.family).names;
+  const std::string of_layer = fmt::format("model.layers.{}.", layer);
+  if (parameter.name == of_layer + names.router + ".weight")
+    return FusedPlace{of_layer + "mlp.gate.weight", parameter.shape};
+  std::string_view rest = parameter.name;
+  const std::string of_experts = of_layer + names.experts + ".";
+  if (!rest.starts_with(of_experts)) return std::nullopt;
+  rest.remove_prefix(of_experts.size());
+  int64_t expert = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), expert);
+  if (error != std::errc() || end == rest.data() + rest.size()) return std::nullopt;
+  const std::string_view matrix = rest.substr(static_cast<size_t>(end - rest.data()) + 1);
+  const int64_t E = config.experts->num_experts, F = config.experts->moe_intermediate_size;
+  const int64_t D = config.hidden_size;
+  const std::string fused = of_layer + "mlp.experts.";
+  if (matrix == names.expert_down + ".weight")
+    return FusedPlace{fused + "down_proj", {E, D, F}, expert * D * F};
+  const int64_t half = matrix == names.expert_up + ".weight" ? 1 : 0;
+  return FusedPlace{fused + "gate_up_proj", {E, 2 * F, D}, (2 * expert + half) * F * D};
 }
 
 bool repeats_embedding(const std::string& name_in_file, const ModelConfig& config) {

@@ -1,12 +1,16 @@
 // Names of a model's tensors in files: Hugging Face's, or those of a backbone saved on its own.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "formats/huggingface/model_config.h"
 #include "formats/safetensors/safetensors.h"
+#include "model/parameters.h"
 
 namespace tessera {
 
@@ -23,6 +27,18 @@ std::string model_name_of(std::string_view name_in_file);
 // none.
 const WeightEntry* find_weight(const SafetensorsModel& model, const ModelConfig& config,
                                const std::string& parameter);
+
+// Files saved without conversion to the names of the Hub have the experts of a layer in one tensor, as
+// Transformers 5 keeps them in memory.
+//
+// Where a parameter of an expert, or a router, is in such a file.
+struct FusedPlace {
+  std::string name;            // "model.layers.0.mlp.experts.gate_up_proj"
+  std::vector<int64_t> shape;  // [experts, 2 F, D]
+  int64_t first_element = 0;
+};
+// nullopt for other parameters.
+std::optional<FusedPlace> fused_place(const ModelConfig& config, const Parameter& parameter);
 
 // Whether a tensor of a file holds the values of the embedding once more: the LM head that shares it, and
 // what T5's stacks call it.

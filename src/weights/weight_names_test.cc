@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/log.h"
@@ -116,6 +119,62 @@ TEST_F(WeightNames, TensorsOutsideTheModelAreIgnoredWithAWarning) {
     write(two_layers(true), same, {other});
     expect_error(ExitCode::kBadData, {std::string("tensor '") + other, "not part of the model"},
                  [&] { load(two_layers(true)); });
+  }
+}
+
+ModelConfig mixture_config(const std::string& family) {
+  ModelConfig config = preset_config("15m");
+  config.family = family;
+  config.vocab_size = 50;
+  config.hidden_size = 72;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 3;
+  config.num_key_value_heads = 1;
+  config.head_dim = 24;
+  config.sliding_window.assign(2, 0);
+  config.experts = {4, 2, 36, true, 0, {true, true}};
+  return config;
+}
+
+// Transformers 5 keeps the experts of a layer in two tensors, and the router of every family under one name.
+TEST(FusedExperts, AreReadFromOneTensorOfALayer) {
+  for (const char* family : {"qwen3_moe", "mixtral"}) {
+    const ModelConfig config = mixture_config(family);
+    const ParameterLayout layout = parameter_layout(config);
+    const std::vector<float> flat = bf16_weights(layout, /*seed=*/11);
+    const MixtureOfExperts& experts = *config.experts;
+    const int64_t E = experts.num_experts, F = experts.moe_intermediate_size, D = config.hidden_size;
+    std::map<std::string, std::vector<float>> fused;
+    std::vector<SafetensorsItem> items;
+    for (const Parameter& parameter : layout.parameters()) {
+      const float* const begin = flat.data() + parameter.offset;
+      const std::string layer = parameter.name.substr(0, std::string_view("model.layers.0.").size());
+      if (parameter.name.find("experts.") != std::string::npos) {
+        // In the order of the experts, gate before up.
+        const bool is_down = parameter.shape[0] == D;
+        auto& of_layer = fused[layer + "mlp.experts." + (is_down ? "down_proj" : "gate_up_proj")];
+        of_layer.insert(of_layer.end(), begin, begin + parameter.num_elements);
+        continue;
+      }
+      const bool is_router = parameter.kind == ParameterKind::kRouter;
+      items.push_back(make_item(is_router ? layer + "mlp.gate.weight" : parameter.name, parameter.shape,
+                                ConstTensorView(begin, DType::kF32, {parameter.num_elements}), DType::kBF16));
+    }
+    for (const auto& [name, values] : fused) {
+      const bool is_down = name.ends_with("down_proj");
+      items.push_back(make_item(name, is_down ? std::vector{E, D, F} : std::vector{E, 2 * F, D},
+                                ConstTensorView(values.data(), DType::kF32, {std::ssize(values)}),
+                                DType::kBF16));
+    }
+    const TestFolder folder;
+    write_safetensors(folder / "model.safetensors", items);
+    std::vector<float> loaded(flat.size());
+    ThreadPool pool(2);
+    const auto sink = [&](int64_t begin, std::span<const float> values) {
+      std::copy(values.begin(), values.end(), loaded.begin() + begin);
+    };
+    load_weights(SafetensorsModel::open(folder.path()), config, layout, sink, pool);
+    EXPECT_TRUE(loaded == flat) << family;
   }
 }
 

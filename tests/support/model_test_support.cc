@@ -120,6 +120,12 @@ std::vector<NamedConfig> all_option_configs() {
     c.query_scale_beta = 0.5;
     c.query_scale_positions = 2;
   });
+  if (test_device() == DeviceKind::kCpu) {
+    add("experts", [](ModelConfig& c) { c.experts = {4, 3, 9, true, 0, {true, true}}; });
+    add("one_expert_of_three_and_a_dense_layer", [](ModelConfig& c) {
+      c.experts = {3, 1, 5, false, 0, {false, true}};
+    });
+  }
   add("everything", [&](ModelConfig& c) {
     c.qkv_bias = c.o_bias = c.mlp_bias = c.qk_norm = c.tie_word_embeddings = true;
     c.sliding_window = {0, 2};

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <numbers>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/huggingface/model_families.h"
@@ -45,8 +46,12 @@ class ReferenceModel {
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
       const Rows<Real> before = x;
       add(x, output(layer, attention(layer, x), names().attention_output_norm));
-      const Rows<Real>& mlp_input = config_.parallel_blocks ? before : x;
-      add(x, output(layer, mlp(layer, mlp_input), names().mlp_output_norm));
+      const Rows<Real> in = config_.parallel_blocks ? input(layer, before, names().attention_norm)
+                                                    : input(layer, x, names().mlp_norm);
+      add(x, output(layer,
+                    config_.has_experts(layer) ? mixture(layer, in)
+                                               : mlp(layer, in, "mlp.", config_.intermediate_size),
+                    names().mlp_output_norm));
     }
     const std::string head = config_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
     Rows<Real> logits = linear(norm(x, "model.norm.weight"), head, "", config_.vocab_size);
@@ -276,17 +281,45 @@ class ReferenceModel {
                   config_.hidden_size);
   }
 
-  Rows<Real> mlp(int64_t layer, const Rows<Real>& x) const {
+  // Every token alone: the softmax of its router, its most probable experts, the sum of their outputs.
+  Rows<Real> mixture(int64_t layer, const Rows<Real>& in) const {
+    const MixtureOfExperts& experts = *config_.experts;
+    const std::string router = layer_parameter_name(layer, "mlp.gate.weight");
+    const Rows<Real> logits = linear(in, router, "", experts.num_experts);
+    Rows<Real> out;
+    for (size_t t = 0; t < in.size(); ++t) {
+      std::vector<std::pair<Real, int64_t>> chosen;  // of the largest probability first
+      Real all = 0;
+      for (int64_t e = 0; e < experts.num_experts; ++e) {
+        chosen.push_back({std::exp(logits[t][static_cast<size_t>(e)]), e});
+        all += chosen.back().first;
+      }
+      std::sort(chosen.rbegin(), chosen.rend());
+      chosen.resize(static_cast<size_t>(experts.num_experts_per_tok));
+      Real of_chosen = 0;
+      for (const auto& [p, e] : chosen) of_chosen += p;
+      std::vector<Real> sum(static_cast<size_t>(config_.hidden_size));
+      for (const auto& [p, e] : chosen) {
+        const std::string expert = "mlp.experts." + std::to_string(e) + ".";
+        const Rows<Real> y = mlp(layer, {in[t]}, expert, experts.moe_intermediate_size);
+        const Real weight = p / (experts.norm_topk_prob ? of_chosen : all);
+        for (size_t d = 0; d < sum.size(); ++d) sum[d] += weight * y[0][d];
+      }
+      out.push_back(sum);
+    }
+    return out;
+  }
+
+  Rows<Real> mlp(int64_t layer, const Rows<Real>& in, const std::string& module, int64_t width) const {
     const auto name = [&](const std::string& suffix) { return layer_parameter_name(layer, suffix); };
-    const auto project = [&](const Rows<Real>& in, const std::string& which, int64_t width) {
-      return linear(in, name("mlp." + which + "_proj.weight"),
-                    config_.mlp_bias ? name("mlp." + which + "_proj.bias") : "", width);
+    const bool has_bias = config_.mlp_bias && module == "mlp.";
+    const auto project = [&](const Rows<Real>& from, const std::string& which, int64_t out_width) {
+      return linear(from, name(module + which + "_proj.weight"),
+                    has_bias ? name(module + which + "_proj.bias") : "", out_width);
     };
-    const Rows<Real> in =
-        input(layer, x, config_.parallel_blocks ? names().attention_norm : names().mlp_norm);
-    Rows<Real> gate = project(in, "gate", config_.intermediate_size);
-    const Rows<Real> up = project(in, "up", config_.intermediate_size);
-    for (size_t t = 0; t < x.size(); ++t) {
+    Rows<Real> gate = project(in, "gate", width);
+    const Rows<Real> up = project(in, "up", width);
+    for (size_t t = 0; t < in.size(); ++t) {
       for (size_t f = 0; f < gate[t].size(); ++f) {
         gate[t][f] = activated(gate[t][f]) * up[t][f];
       }

@@ -159,7 +159,8 @@ int64_t micro_batches_of_rank(const BatchPlanOptions& options) {
 int64_t micro_batch_rows(const BatchPlanOptions& options) {
   if (!options.global_batch_size && !options.cut) return options.micro_batch_size;
   const StepCut cut = even_cut(options);
-  const int64_t of_rank = divide_rounding_up(global_batch_rows(options), cut.world_size);
+  const int64_t of_rank =
+      divide_rounding_up(global_batch_rows(options), options.whole_micro_batches ? 1 : cut.world_size);
   return divide_rounding_up(of_rank, divide_rounding_up(of_rank, cut.micro_batch_size));
 }
 
@@ -326,9 +327,12 @@ void BatchPlan::cut_evenly(int64_t epoch, int64_t begin, int64_t end, RowLists* 
   const int64_t world_size = even_cut(options_).world_size;
   const int64_t num_lists =
       world_size * accumulation_of_global_batch(num_rows, micro_batch_rows(options_), world_size);
+  const int64_t num_parts =
+      options_.whole_micro_batches ? divide_rounding_up(num_rows, micro_batch_rows(options_)) : num_lists;
   int64_t position = begin;
   for (int64_t list = 0; list < num_lists; ++list) {
-    const int64_t list_end = position + num_rows / num_lists + (list < num_rows % num_lists ? 1 : 0);
+    const int64_t part_rows = num_rows / num_parts + (list < num_rows % num_parts ? 1 : 0);
+    const int64_t list_end = position + (list < num_parts ? part_rows : 0);
     for (; position < list_end; ++position) micro_batches->push_back(row_at(epoch, position));
     micro_batches->end_list();
   }

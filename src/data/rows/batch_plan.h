@@ -78,6 +78,8 @@ struct BatchPlanOptions {
   // Every step keeps the rows given by the settings above, but they are split anew for a different set of
   // ranks: in order, into as many micro-batches of equal size (+-1) as `cut` requires.
   std::optional<StepCut> cut = {};
+  // A micro-batch has a loss of its own: a step has those of one rank, which go to the ranks whole.
+  bool whole_micro_batches = false;
   // The parts of the dataset; empty, or num_rows is the sum of their shares. An epoch continues in a part
   // where the last one ended, and restarts it, reordered if they shuffle, once all its rows were taken.
   std::vector<MixturePart> mixture = {};

@@ -259,6 +259,24 @@ TEST(BatchPlan, GivenGlobalBatchIsThatOfOneRankWhateverTheRanks) {
   }
 }
 
+// Each is on one rank, and the others have none.
+TEST(BatchPlan, WholeMicroBatchesAreThoseOfOneRankWhateverTheRanks) {
+  for (const int64_t global_batch : {1, 4, 7, 12}) {
+    for (const int64_t micro_batch : {1, 2, 5}) {
+      const std::vector<Rows> expected =
+          BatchPlan(global_options(23, global_batch, micro_batch, 1)).rows_of_step(1);
+      for (const int64_t world_size : {1, 2, 3, 5}) {
+        BatchPlanOptions options = global_options(23, global_batch, micro_batch, world_size);
+        options.whole_micro_batches = true;
+        std::vector<Rows> found = BatchPlan(options).rows_of_step(1);
+        EXPECT_EQ(std::ssize(found) % world_size, 0);
+        while (!found.empty() && found.back().empty()) found.pop_back();
+        EXPECT_EQ(found, expected) << global_batch << " rows by " << micro_batch << " on " << world_size;
+      }
+    }
+  }
+}
+
 TEST(BatchPlan, RowsCutAnewStayThoseOfTheStep) {
   for (const auto& [micro_batch, accumulation, world_size] :
        {std::array<int64_t, 3>{2, 1, 4}, {1, 3, 2}, {3, 2, 1}}) {

@@ -34,6 +34,19 @@ void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& 
 // rope_parameters, or rope_theta and rope_scaling; head_dim and max_position_embeddings are known.
 void read_rope(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config);
 
+// A mixture of experts: the values of absent fields.
+struct MixtureDefaults {
+  int64_t num_experts;
+  int64_t num_experts_per_tok;
+};
+
+// num_experts or num_local_experts, num_experts_per_tok, output_router_logits and router_aux_loss_coef. Every
+// layer has experts, as wide as a dense one and with normalized weights.
+MixtureOfExperts read_mixture(const JsonNode& fields, const MixtureDefaults& defaults,
+                              const ModelConfig& config);
+// The layers that decoder_sparse_step and mlp_only_layers leave dense.
+void read_dense_layers(const JsonNode& fields, MixtureOfExperts& experts);
+
 // A decoder alone.
 ModelConfig read_decoder_config(const JsonNode& fields, const FamilyInfo& family);
 

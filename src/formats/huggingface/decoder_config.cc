@@ -12,6 +12,8 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kMaxInt32 = kMaxConfigInteger;
+// The routing of a token takes memory of the thread that computes it (kernels/moe/moe.h).
+constexpr int64_t kMaxExpertsOfConfig = 1024;
 
 using ActivationWord = std::pair<std::string, Activation>;
 
@@ -190,6 +192,44 @@ void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& 
   for (const JsonNode& node : eos.list()) {
     if (const auto id = read_token(node, config.vocab_size)) config.eos_token_ids.push_back(*id);
   }
+}
+
+MixtureOfExperts read_mixture(const JsonNode& fields, const MixtureDefaults& defaults,
+                              const ModelConfig& config) {
+  MixtureOfExperts experts;
+  // Transformers 5 writes num_local_experts for both.
+  const JsonNode local = fields["num_local_experts"], other = fields["num_experts"];
+  experts.num_experts = read_size(local.is_null() ? other : local, defaults.num_experts, kMaxExpertsOfConfig);
+  if (!other.is_null() && other.integer() != experts.num_experts)
+    other.expected(fmt::format("num_local_experts = {}", experts.num_experts));
+  experts.num_experts_per_tok =
+      read_size(fields["num_experts_per_tok"], defaults.num_experts_per_tok, experts.num_experts);
+  const double coefficient = fields["router_aux_loss_coef"].number_or(0.001);
+  if (!(coefficient >= 0 && coefficient <= 1e6))
+    fields["router_aux_loss_coef"].expected("a number from 0 to 1e6");
+  if (fields["output_router_logits"].boolean_or(false)) experts.router_aux_loss_coef = coefficient;
+  experts.moe_intermediate_size = config.intermediate_size;
+  experts.norm_topk_prob = true;
+  experts.layers.assign(static_cast<size_t>(config.num_hidden_layers), true);
+  return experts;
+}
+
+void read_dense_layers(const JsonNode& fields, MixtureOfExperts& experts) {
+  const auto num_layers = std::ssize(experts.layers);
+  const int64_t every = read_size(fields["decoder_sparse_step"], 1, kMaxConfigInteger);
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    experts.layers[static_cast<size_t>(layer)] = (layer + 1) % every == 0;
+  }
+  if (const JsonNode dense = fields["mlp_only_layers"]; !dense.is_null()) {
+    for (const JsonNode& layer : dense.list()) {
+      const int64_t index = layer.integer(0, kMaxConfigInteger);
+      if (index < num_layers) experts.layers[static_cast<size_t>(index)] = false;
+    }
+  }
+  if (std::ranges::find(experts.layers, true) == experts.layers.end())
+    fail(ExitCode::kBadConfig,
+         "{}: fields 'mlp_only_layers' and 'decoder_sparse_step': expected a layer with experts, found none",
+         fields.origin());
 }
 
 ModelConfig read_decoder_config(const JsonNode& fields, const FamilyInfo& family) {

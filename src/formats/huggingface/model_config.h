@@ -75,6 +75,19 @@ struct EncoderOnly {
   bool operator==(const EncoderOnly&) const = default;
 };
 
+// Feed-forward layers of experts, of which every token takes a few: Qwen3-MoE, Mixtral.
+struct MixtureOfExperts {
+  int64_t num_experts = 0;
+  int64_t num_experts_per_tok = 0;
+  int64_t moe_intermediate_size = 0;  // of an expert
+  bool norm_topk_prob = false;        // the weights of a token's experts add up to 1
+  // Weight of the loss of the balance between experts; 0 unless output_router_logits.
+  double router_aux_loss_coef = 0;
+  std::vector<bool> layers;  // which have experts; the others are dense
+
+  bool operator==(const MixtureOfExperts&) const = default;
+};
+
 // Fields spelled as in Hugging Face's Llama; those of other families that mean the same are read into them.
 struct ModelConfig {
   std::string family = "llama";  // its model_type (model_families.h)
@@ -111,6 +124,7 @@ struct ModelConfig {
   // Queries at position p are scaled by 1 + beta log(1 + floor(p / positions)); beta 0: they are not.
   double query_scale_beta = 0;
   int64_t query_scale_positions = 0;
+  std::optional<MixtureOfExperts> experts;  // of decoders
   std::optional<EncoderDecoder> encoder_decoder;
   std::optional<EncoderOnly> encoder;  // neither is set: a decoder alone
   double initializer_range = 0.02;
@@ -124,6 +138,8 @@ struct ModelConfig {
   std::optional<LoraConfig> lora;
   // The form in which the matrices of the layers are kept beside them.
   Quantization base_quantization = Quantization::kNone;
+
+  bool has_experts(int64_t layer) const { return experts && experts->layers[static_cast<size_t>(layer)]; }
 };
 
 // Elements of a head that its rotary embedding rotates.
@@ -131,6 +147,10 @@ int64_t rotated_elements(const ModelConfig& config);
 // The rotary embedding of layers of LayerRope::kGlobal, and whether some are kLocal.
 Rope global_rope(const ModelConfig& config);
 bool has_local_rope(const ModelConfig& config);
+// Whether every micro-batch has a loss of the balance between experts.
+inline bool has_balance_loss(const ModelConfig& config) {
+  return config.experts && config.experts->router_aux_loss_coef > 0;
+}
 
 // Errors (kBadData; kBadConfig if valid but not supported) name the file, the field, what was expected and
 // what was found. Unknown model_type, hidden_act, rope type, quantization_config, ... are rejected by name.

@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         unsupported("Family", {{"model_type", "falcon"}},
                     {"'model_type': 'falcon' is not supported", "expected one of bert, "}),
-        unsupported("MoeFamily", {{"model_type", "mixtral"}}, {"'mixtral' is not supported"}),
+        unsupported("MoeFamily", {{"model_type", "deepseek_v3"}}, {"'deepseek_v3' is not supported"}),
         unsupported("RopeField", rope({{"mrope_section", {1, 1}}}),
                     {"'rope_scaling.mrope_section' is not supported"}),
         BadConfig{"ArchitectureAlone",

@@ -83,6 +83,22 @@ void write_sliding_window(const ModelConfig& config, WindowLayers layers, Ordere
   json["layer_types"] = types;
 }
 
+// Of a file without them, as that of a preset; others keep theirs.
+void write_mixture(const MixtureOfExperts& experts, const FamilyInfo& family, OrderedJson& json) {
+  if (json.contains("num_experts_per_tok")) return;
+  const auto write = [&](const char* name, const OrderedJson& value) {
+    if (find_config_field(family.fields, name) != nullptr) json[name] = value;
+  };
+  write("num_experts", experts.num_experts);
+  write("num_experts_per_tok", experts.num_experts_per_tok);
+  write("moe_intermediate_size", experts.moe_intermediate_size);
+  write("norm_topk_prob", experts.norm_topk_prob);
+  write("decoder_sparse_step", 1);
+  write("mlp_only_layers", OrderedJson::array());
+  write("output_router_logits", experts.router_aux_loss_coef > 0);
+  write("router_aux_loss_coef", experts.router_aux_loss_coef > 0 ? experts.router_aux_loss_coef : 0.001);
+}
+
 // Version 5 renamed the field and still reads the old name.
 void write_dtype(const std::string& torch_dtype, OrderedJson& json) {
   json[json.contains("dtype") ? "dtype" : "torch_dtype"] = torch_dtype;
@@ -119,6 +135,7 @@ std::string write_model_config(const ModelConfig& config, const std::string& tor
   json["tie_word_embeddings"] = config.tie_word_embeddings;
   if (family.has_attention_bias) json["attention_bias"] = config.o_bias;
   if (family.has_mlp_bias) json["mlp_bias"] = config.mlp_bias;
+  if (config.experts) write_mixture(*config.experts, family, json);
   write_rope(config, json);
   write_sliding_window(config, family.window_layers, json);
   json["bos_token_id"] = token_id(config.bos_token_id);

@@ -47,6 +47,12 @@ struct DecoderNames {
   std::string o = "self_attn.o_proj";
   std::vector<std::string> gate_up = {"mlp.gate_proj", "mlp.up_proj"};  // or one: gate first
   std::string down = "mlp.down_proj";
+  // Of layers with experts: their router, and the matrices of expert E, which follow "EXPERTS.E.".
+  std::string router = "mlp.gate";
+  std::string experts = "mlp.experts";
+  std::string expert_gate = "gate_proj";
+  std::string expert_up = "up_proj";
+  std::string expert_down = "down_proj";
   // The norms before attention and MLP, and those of their outputs (NormPlacement says which there are).
   std::string attention_norm = "input_layernorm";
   std::string attention_output_norm = "post_attention_layernorm";

@@ -51,6 +51,30 @@ ModelConfig small(int64_t hidden_size, int64_t intermediate_size, int64_t num_la
   return config;
 }
 
+// Published: the config.json of Qwen/Qwen3-30B-A3B.
+ModelConfig qwen3_30b_a3b() {
+  ModelConfig config;
+  config.family = "qwen3_moe";
+  config.vocab_size = 151936;
+  config.hidden_size = 2048;
+  config.intermediate_size = 6144;
+  config.num_hidden_layers = 48;
+  config.num_attention_heads = 32;
+  config.num_key_value_heads = 4;
+  config.head_dim = 128;
+  config.max_position_embeddings = 40960;
+  config.rope_theta = 1e6;
+  config.qk_norm = true;
+  config.bos_token_id = 151643;
+  config.eos_token_ids = {151645};
+  config.experts = MixtureOfExperts{.num_experts = 128,
+                                    .num_experts_per_tok = 8,
+                                    .moe_intermediate_size = 768,
+                                    .norm_topk_prob = true,
+                                    .layers = std::vector<bool>(48, true)};
+  return config;
+}
+
 struct Preset {
   const char* name;
   ModelConfig (*make)();
@@ -63,6 +87,7 @@ constexpr Preset kPresets[] = {
     {"llama3.2-1b", [] { return llama32(llama3(2048, 8192, 16, 32)); }},
     {"llama3.2-3b", [] { return llama32(llama3(3072, 8192, 28, 24)); }},
     {"llama3-8b", [] { return llama3(4096, 14336, 32, 32); }},
+    {"qwen3-30b-a3b", qwen3_30b_a3b},
 };
 
 }  // namespace

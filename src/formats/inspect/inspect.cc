@@ -193,7 +193,15 @@ void append_config(const ModelConfig& config, std::string& out) {
   line("hidden", format_count(config.hidden_size));
   line("heads", fmt::format("{} query, {} key-value, {} elements each", config.num_attention_heads,
                             config.num_key_value_heads, config.head_dim));
-  line("mlp", format_count(config.intermediate_size));
+  if (config.experts) {
+    const MixtureOfExperts& experts = *config.experts;
+    const auto sparse = std::ranges::count(experts.layers, true);
+    line("experts", fmt::format("{} of {} for each token, {} wide, in {} of {}", experts.num_experts_per_tok,
+                                experts.num_experts, format_count(experts.moe_intermediate_size), sparse,
+                                format_count(config.num_hidden_layers, "layer")));
+  }
+  if (!config.experts || std::ranges::count(config.experts->layers, false) > 0)
+    line("mlp", format_count(config.intermediate_size));
   line("vocabulary",
        format_count(config.vocab_size) + (config.tie_word_embeddings ? ", tied embeddings" : ""));
   if (config.encoder_decoder) {

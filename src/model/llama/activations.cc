@@ -9,6 +9,7 @@ void Activations::reserve(const ModelConfig& config, int64_t max_tokens) {
   layers.reserve(static_cast<size_t>(config.num_hidden_layers));
   target_rows.rows.reserve(static_cast<size_t>(max_tokens));
   target_rows.targets.reserve(static_cast<size_t>(max_tokens));
+  if (config.experts) router.reserve(config, max_tokens);
 }
 
 ActivationPolicy activation_policy(const ModelConfig& config, DType dtype, const ActivationLimits& limits) {
@@ -65,7 +66,11 @@ void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_to
                        .raw_TD = raw.raw_TD,
                        .raw_statistics_T = raw.raw_statistics_T};
     layer.mlp.x_TD = stream.x_TD;
-    if (kept.gate_up) allocate_gate_up_and_raw(saved, config, dtype, num_tokens, layer.mlp);
+    if (kept.gate_up && config.has_experts(static_cast<int64_t>(i))) {
+      layer.mlp.gate_up_TF2 = allocate_expert_gate_up(saved, config, dtype, num_tokens);
+    } else if (kept.gate_up) {
+      allocate_gate_up_and_raw(saved, config, dtype, num_tokens, layer.mlp);
+    }
     shares_gate_up |= !kept.gate_up;
   }
   final_x_TD = policy.training ? allocate_tensor(saved, dtype, stream_shape) : layers[0].attention.x_TD;
@@ -74,6 +79,7 @@ void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_to
   const Arena::Mark mark = working.mark();
   layer_scratch =
       allocate_layer_scratch(working, config, dtype, num_tokens, policy.training, shares_gate_up, lora);
+  layer_scratch.moe.router = &router;
   working.release(mark);
   loss_scratch =
       allocate_loss_head_scratch(working, config, dtype, policy.logits, num_tokens, policy.training);

@@ -36,6 +36,7 @@ struct Activations {
   LayerScratch layer_scratch;
   LossHeadScratch loss_scratch;
   TargetRows target_rows;
+  RouterState router;  // of models with experts
 
   // Reserves lay_out()'s host memory for any batch of up to max_tokens tokens.
   void reserve(const ModelConfig& config, int64_t max_tokens);

@@ -1,17 +1,20 @@
-// One decoder layer: attention block, then MLP block, on the residual stream.
+// One decoder layer: attention block, then MLP block or a mixture of experts, on the residual stream.
 #pragma once
 
 #include <cstdint>
 
 #include "model/blocks/attention_block.h"
 #include "model/blocks/mlp_block.h"
+#include "model/blocks/moe_block.h"
 
 namespace tessera {
 
 template <typename View, typename Matrix = View>
 struct LayerTensors {
   AttentionTensors<View, Matrix> attention;
+  // One of the two has tensors.
   MlpTensors<View, Matrix> mlp;
+  MoeTensors<View, Matrix> moe;
 };
 using LayerWeights = LayerTensors<ConstTensorView, LinearWeight>;
 using LayerGrads = LayerTensors<TensorView>;
@@ -19,10 +22,12 @@ using LayerGrads = LayerTensors<TensorView>;
 struct LayerConfig {
   AttentionBlockConfig attention;
   MlpBlockConfig mlp;
+  MoeBlockConfig moe;
   bool is_parallel = false;  // parallel_layer.h
 };
 inline LayerConfig layer_config(const ModelConfig& config, int64_t layer) {
-  return {attention_block_config(config, layer), mlp_block_config(config), config.parallel_blocks};
+  return {attention_block_config(config, layer), mlp_block_config(config), moe_block_config(config),
+          config.parallel_blocks};
 }
 
 struct LayerSaved {
@@ -30,13 +35,19 @@ struct LayerSaved {
   MlpSaved mlp;
 };
 
-// The two blocks never run at the same time: their scratch shares memory.
+// The blocks never run at the same time: their scratch shares memory.
 struct LayerScratch {
   AttentionScratch attention;
   MlpScratch mlp;
+  MoeScratch moe;
 };
 LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
                                     bool training, bool with_gate_up, const LoraLimits& lora);
+
+// The MLP block, dense or not, as mlp_block_forward().
+void layer_mlp_forward(Ops& ops, const LayerConfig& config, const LayerWeights& weights,
+                       ConstTensorView residual_TD, const LayerSaved& saved, const LayerScratch& scratch,
+                       TensorView y_TD);
 
 // saved.attention.x_TD holds the output of the previous layer and residual_TD the stream that bypassed it
 // (empty: x is complete). y_TD receives this layer's output; the stream that bypasses it is saved.mlp.x_TD.

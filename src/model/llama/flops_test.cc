@@ -24,7 +24,8 @@ TEST(Flops, PairsAreThoseOfACausalMask) {
   }
 }
 
-// Every matrix in the layout except the embedding, 6 operations per element and token.
+// Every matrix in the layout except the embedding, 6 operations per element and token; of the experts those
+// that a token takes.
 TEST(Flops, AreSixPerMatrixParameterAndToken) {
   for (const NamedConfig& named : all_option_configs()) {
     const ModelConfig& config = named.config;
@@ -34,12 +35,16 @@ TEST(Flops, AreSixPerMatrixParameterAndToken) {
       const bool is_head = parameter.name == "lm_head.weight";
       const bool is_embedding = parameter.name == "model.embed_tokens.weight";
       if (parameter.shape.size() == 2 && !is_head && !is_embedding) {
-        elements += static_cast<double>(parameter.num_elements);
+        const bool is_expert = parameter.name.find(".experts.") != std::string::npos;
+        elements += static_cast<double>(parameter.num_elements) *
+                    (is_expert ? static_cast<double>(config.experts->num_experts_per_tok) /
+                                     static_cast<double>(config.experts->num_experts)
+                               : 1);
       }
     }
     const std::vector<int32_t> one_row = {0, 10};
     const ModelFlops flops = model_flops(config, one_row, 9);
-    EXPECT_EQ(3 * flops.layers, 6 * 10 * elements) << named.name;
+    EXPECT_DOUBLE_EQ(3 * flops.layers, 6 * 10 * elements) << named.name;
     EXPECT_EQ(3 * flops.lm_head, 6.0 * 9 * static_cast<double>(config.vocab_size * config.hidden_size))
         << named.name;
     EXPECT_EQ(flops.forward_backward(), 3 * (flops.layers + flops.attention + flops.lm_head)) << named.name;
@@ -64,6 +69,15 @@ TEST(Flops, OfLlama3With8BillionParameters) {
   const std::vector<int32_t> rows = {0, 8192};
   const double per_token = model_flops(config, rows, 8192).forward_backward() / 8192;
   EXPECT_EQ(per_token, 6.0 * 7'504'658'432 + 12.0 * 32 * 4096 * 8193 / 2);
+}
+
+// Qwen3-30B-A3B: 30.5 billion parameters, of which a token multiplies 2.7 billion in the layers.
+TEST(Flops, OfAMixtureCountTheExpertsOfAToken) {
+  const ModelConfig config = preset_config("qwen3-30b-a3b");
+  const std::vector<int32_t> rows = {0, 1};
+  const double attention = 2.0 * 2048 * (32 + 4) * 128, router = 128.0 * 2048, experts = 8 * 3 * 2048.0 * 768;
+  EXPECT_DOUBLE_EQ(model_flops(config, rows, 0).layers, 2 * 48 * (attention + router + experts));
+  EXPECT_EQ(parameter_layout(config).num_parameters(), 30'532'122'624);
 }
 
 }  // namespace

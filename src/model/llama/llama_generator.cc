@@ -90,6 +90,7 @@ LlamaGenerator::Impl::Impl(LlamaModel& of_model, int64_t max_positions, int64_t 
   saved_memory = device.allocate(sizes.saved);
   working_memory = device.allocate(sizes.working);
   workspace = device.allocate(sizes.workspace);
+  activations.reserve(config, max_chunk);
   policy = activation_policy(config, model->dtype(), {max_chunk, capacity, /*training=*/false});
   rope = RopeTableBuffer(config, capacity, device);
   if (has_local_rope(config)) local_rope = RopeTableBuffer(config, config.local_rope, capacity, device);

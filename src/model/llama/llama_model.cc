@@ -14,13 +14,20 @@ LlamaModel::LlamaModel(const ModelConfig& config, DType dtype, Ops& ops)
   TESSERA_CHECK(config.sliding_window.empty() ||
                     static_cast<int64_t>(config.sliding_window.size()) == config.num_hidden_layers,
                 "{} sliding windows, {} layers", config.sliding_window.size(), config.num_hidden_layers);
+  if (config.experts && ops.device().own_memory())
+    fail(ExitCode::kBadConfig, "device {}: mixtures of experts run on processors only: use device cpu",
+         ops.device().name());
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     layer_configs_.push_back(tessera::layer_config(config, layer));
   }
   list_tensors(llama_tensors(config, weights_, grads_));
   for (const Parameter& parameter : weight_layout().parameters()) {
-    if (parameter.kind != ParameterKind::kMatrix) continue;
-    matrix_elements_ += static_cast<double>(parameter.num_elements);
+    if (parameter.kind != ParameterKind::kMatrix && parameter.kind != ParameterKind::kRouter) continue;
+    matrix_elements_ += parameter.token_share * static_cast<double>(parameter.num_elements);
+  }
+  for (const Parameter& parameter : layout().parameters()) {
+    if (is_adapted())
+      adapter_elements_ += parameter.token_share * static_cast<double>(parameter.num_elements);
   }
 }
 
@@ -43,7 +50,7 @@ ModelFlops LlamaModel::flops(std::span<const int32_t> cu_seqlens, int64_t /*num_
   flops.layers = 2 * num_tokens * matrix_elements_;
   flops.attention = 4 * static_cast<double>(config().num_attention_heads * config().head_dim) * pairs;
   flops.is_frozen = is_adapted();
-  if (flops.is_frozen) flops.adapters = 2 * num_tokens * static_cast<double>(layout().num_parameters());
+  if (flops.is_frozen) flops.adapters = 2 * num_tokens * adapter_elements_;
   flops.lm_head = 2 * static_cast<double>(num_targets) * static_cast<double>(config().vocab_size) *
                   static_cast<double>(config().hidden_size);
   return flops;
@@ -67,9 +74,24 @@ void LlamaModel::lay_out(const PackedBatch& batch, Arena& saved, Arena& working)
   activations_.lay_out(config(), dtype(), batch.num_tokens(), policy_, saved, working, lora_limits());
   if (offloaded_) offloaded_->begin();
   LayerScratch& scratch = activations_.layer_scratch;
-  scratch.attention.lora.dropout = scratch.mlp.lora.dropout = adapter_dropout();
+  scratch.attention.lora.dropout = scratch.mlp.lora.dropout = scratch.moe.lora.dropout = adapter_dropout();
   sequences_ = {batch.cu_seqlens, table_rows(batch), rope_.table()};
   if (has_local_rope(config())) sequences_.local_rope = local_rope_.table();
+  if (!config().experts) return;
+  RouterState& router = activations_.router;
+  router.sums_load = has_backward() && config().experts->router_aux_loss_coef > 0;
+  router.load.reset(config().experts->num_experts);
+  router.balance_gradient.clear();
+}
+
+// The loss of the balance between experts is one of the micro-batch, which the other tokens' losses are not:
+// grad_scale does not apply to it.
+double LlamaModel::add_balance_loss(float grad_scale) {
+  RouterState& router = activations_.router;
+  const double coefficient = config().experts->router_aux_loss_coef;
+  router.balance_gradient.resize(router.load.count.size());
+  router.load.balance_gradient(coefficient, router.balance_gradient);
+  return coefficient * router.load.balance_loss() / static_cast<double>(grad_scale);
 }
 
 float LlamaModel::embedding_scale() const {
@@ -199,9 +221,11 @@ LossSums LlamaModel::compute_loss(const PackedBatch& batch, float label_smoothin
 
 LossSums LlamaModel::compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
                                   WeightUpdate update) {
-  return loss_head_forward_backward(ops(), head_config(), weights_.head, grads_.head, update, batch.targets,
-                                    label_smoothing, grad_scale, activations_.final_x_TD,
-                                    activations_.loss_scratch, activations_.target_rows, activations_.dx_TD);
+  LossSums sums = loss_head_forward_backward(
+      ops(), head_config(), weights_.head, grads_.head, update, batch.targets, label_smoothing, grad_scale,
+      activations_.final_x_TD, activations_.loss_scratch, activations_.target_rows, activations_.dx_TD);
+  if (activations_.router.sums_load && sums.num_targets > 0) sums.loss_sum += add_balance_loss(grad_scale);
+  return sums;
 }
 
 void LlamaModel::recompute_layer(int64_t layer) {

@@ -85,11 +85,14 @@ class LlamaModel final : public TrainableModel {
 
   // The rows of the tables of rotary embeddings that the tokens of a batch take.
   std::span<const int32_t> table_rows(const PackedBatch& batch);
+  // What it adds to the sum of the losses; keeps its gradient for backward.
+  double add_balance_loss(float grad_scale);
 
   std::vector<LayerConfig> layer_configs_;
   LlamaWeights weights_;
   LlamaGrads grads_;
-  double matrix_elements_ = 0;  // of all layers
+  // Of all layers, those that a token multiplies; of their adapters.
+  double matrix_elements_ = 0, adapter_elements_ = 0;
   RopeTableBuffer rope_, local_rope_;
   std::vector<int32_t> table_rows_;  // of longrope
   ActivationPolicy policy_;

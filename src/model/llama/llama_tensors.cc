@@ -33,6 +33,32 @@ std::vector<ParameterPart> biases_of(std::vector<ParameterPart> weights) {
   return weights;
 }
 
+// Every matrix of an expert is a tensor of its own, with packed or quantized forms like any other.
+template <typename InLayer, typename Adapted>
+void list_experts(const ModelConfig& config, const DecoderNames& names, MoeWeights& weights, MoeGrads& grads,
+                  const InLayer& in_layer, const Adapted& adapted) {
+  const int64_t D = config.hidden_size, F = config.experts->moe_intermediate_size;
+  const int64_t num_experts = config.experts->num_experts;
+  const double token_share =
+      static_cast<double>(config.experts->num_experts_per_tok) / static_cast<double>(num_experts);
+  in_layer(Kind::kNorm, weights.norm_D, grads.norm_D, {{names.mlp_norm + ".weight", {D}}});
+  in_layer(Kind::kRouter, weights.router_ED, grads.router_ED, {{names.router + ".weight", {num_experts, D}}});
+  weights.experts.resize(static_cast<size_t>(num_experts));
+  grads.experts.resize(weights.experts.size());
+  for (size_t e = 0; e < weights.experts.size(); ++e) {
+    auto& expert = weights.experts[e];
+    auto& gradient = grads.experts[e];
+    const auto name = [&](const std::string& matrix) {
+      return fmt::format("{}.{}.{}.weight", names.experts, e, matrix);
+    };
+    in_layer(Kind::kMatrix, expert.w1_F2D, gradient.w1_F2D,
+             {{name(names.expert_gate), {F, D}}, {name(names.expert_up), {F, D}}});
+    adapted(expert.lora_1, gradient.lora_1, token_share);
+    in_layer(Kind::kMatrix, expert.w2_DF, gradient.w2_DF, {{name(names.expert_down), {D, F}}});
+    adapted(expert.lora_2, gradient.lora_2, token_share);
+  }
+}
+
 }  // namespace
 
 std::string layer_parameter_name(int64_t layer, const std::string& suffix) {
@@ -69,12 +95,13 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
       for (ParameterPart& part : parts) part.name = layer_parameter_name(layer, part.name);
       add(1 + layer, kind, weight, gradient, std::move(parts));
     };
-    const auto adapted = [&](LoraWeights& lora, LoraGrads& gradient) {
+    const auto adapted = [&](LoraWeights& lora, LoraGrads& gradient, double token_share = 1) {
+      tensors.back().token_share = token_share;
       tensors.back().lora = &lora;
       tensors.back().lora_gradient = &gradient;
     };
-    auto& [w, mlp] = weights.layers[static_cast<size_t>(layer)];
-    auto& [dw, dmlp] = grads.layers[static_cast<size_t>(layer)];
+    auto& [w, mlp, moe] = weights.layers[static_cast<size_t>(layer)];
+    auto& [dw, dmlp, dmoe] = grads.layers[static_cast<size_t>(layer)];
     if (has_norm_before)
       in_layer(Kind::kNorm, w.norm_D, dw.norm_D, {{names.attention_norm + ".weight", {D}}});
     in_layer(Kind::kMatrix, w.wqkv_QD, dw.wqkv_QD, qkv);
@@ -93,6 +120,10 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
       in_layer(Kind::kNorm, w.output_norm_D, dw.output_norm_D,
                {{names.attention_output_norm + ".weight", {D}}});
 
+    if (config.has_experts(layer)) {
+      list_experts(config, names, moe, dmoe, in_layer, adapted);
+      continue;
+    }
     if (has_norm_before && !config.parallel_blocks)
       in_layer(Kind::kNorm, mlp.norm_D, dmlp.norm_D, {{names.mlp_norm + ".weight", {D}}});
     in_layer(Kind::kMatrix, mlp.w1_F2D, dmlp.w1_F2D, gate_up);

@@ -253,6 +253,13 @@ Json model_shape(const ModelConfig& config) {
                            "rope_theta",
                            "rope_scaling",
                            "tie_word_embeddings",
+                           "num_experts",
+                           "num_local_experts",
+                           "num_experts_per_tok",
+                           "moe_intermediate_size",
+                           "norm_topk_prob",
+                           "decoder_sparse_step",
+                           "mlp_only_layers",
                            "attention_bias",
                            "mlp_bias",
                            "sliding_window",
@@ -436,6 +443,7 @@ BatchPlanOptions resumed_batch_options(const DataRecord& then, const BatchPlanOp
   options.mixture = now.mixture;
   options.supply = now.supply;
   options.length_groups = now.length_groups;
+  options.whole_micro_batches = now.whole_micro_batches;
   // The number of steps stays, and so does the number of rows in each.
   if (now.supply != nullptr)
     options.num_rows = now.num_rows / global_batch_rows(now) * global_batch_rows(options);

@@ -18,12 +18,12 @@ StepRows::StepRows(const Dataset& dataset, const BatchPlanOptions& options, int6
       batches_(options),
       world_size_(world_size),
       num_teams_(num_teams),
-      dealer_(Dealing::kByCost, team_size(), 1),
+      dealer_(dealing(), team_size(), 1),
       team_passes_(static_cast<size_t>(num_teams)) {}
 
 void StepRows::set_micro_batches_per_pass(int64_t count) {
   micro_batches_per_pass_ = count;
-  dealer_ = RowDealer(Dealing::kByCost, team_size(), count);
+  dealer_ = RowDealer(dealing(), team_size(), count);
 }
 
 bool StepRows::wait_for_rows(int64_t step, const std::function<bool()>& gives_up) const {

@@ -37,6 +37,7 @@ class StepRows {
   int64_t largest_pass(int64_t num_steps);
 
  private:
+  Dealing dealing() const { return options_.whole_micro_batches ? Dealing::kInOrder : Dealing::kByCost; }
   int64_t team_size() const { return world_size_ / num_teams_; }
   int64_t count_targets_of(int64_t step, std::span<const int64_t> rows) const;
   // Fills passes_ from micro_batches_.

@@ -1,0 +1,90 @@
+// A mixture of experts in place of a decoder layer's feed-forward half, forward and backward.
+//
+//   forward:  (1) x += residual,  norm = rmsnorm(x)
+//             (2) l = norm router^T in float32, and each token's choices of experts with their weights
+//             (3) x_r = norm_t, a row for each choice, grouped by expert
+//             (4) gate_up_r = x_r w1_e^T    (5) h_r = silu(gate) * up    (6) y_r = h_r w2_e^T
+//             (7) y_t = sum of w_tj y_r over the choices j of t
+//
+// Adapters (model/lora.h) add to (4) and (6). Conventions are those of mlp_block.h, as is the division into
+// chunks of tokens. Nothing of the routing is kept: backward computes it again, with the same bits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "formats/huggingface/model_config.h"
+#include "kernels/moe/expert_rows.h"
+#include "model/blocks/mlp_block.h"
+#include "model/lora.h"
+#include "ops/ops.h"
+#include "tensor/arena.h"
+
+namespace tessera {
+
+template <typename View, typename Matrix = View>
+struct ExpertTensors {
+  Matrix w1_F2D;  // gate_proj, up_proj
+  Matrix w2_DF;   // down_proj
+  LoraTensors<View> lora_1;
+  LoraTensors<View> lora_2;
+};
+
+template <typename View, typename Matrix = View>
+struct MoeTensors {
+  View norm_D;
+  View router_ED;
+  std::vector<ExpertTensors<View, Matrix>> experts;  // empty: the layer has a dense MLP
+
+  bool empty() const { return experts.empty(); }
+};
+using MoeWeights = MoeTensors<ConstTensorView, LinearWeight>;
+using MoeGrads = MoeTensors<TensorView>;
+
+struct MoeBlockConfig {
+  NormConfig norm = {};
+  int64_t top_k = 0;
+  bool normalize = false;
+};
+MoeBlockConfig moe_block_config(const ModelConfig& config);
+
+// The host's part of the routing: the rows of a chunk, and what the loss of the balance between experts takes
+// from forward to backward.
+struct RouterState {
+  ExpertRows rows;
+  std::vector<uint64_t> dropout_tokens;  // of the rows
+  bool sums_load = false;
+  RouterLoad load;
+  std::vector<float> balance_gradient;  // empty: none
+
+  void reserve(const ModelConfig& config, int64_t max_tokens);
+};
+
+// Needed only while the block runs. C tokens of a chunk, R = C k.
+struct MoeScratch {
+  TensorView norm_TD, rstd_T;
+  TensorView p_CE, w_CK;    // F32
+  TensorView dw_CK, dl_CE;  // training
+  TensorView x_RD, y_RD;
+  TensorView gate_up_RF2;  // empty if every layer keeps its own
+  TensorView h_RF;
+  TensorView dh_RF;  // training
+  LoraScratch lora;
+  RouterState* router = nullptr;
+};
+
+// Rows [T k, 2 F] of a layer that keeps them.
+TensorView allocate_expert_gate_up(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);
+MoeScratch allocate_moe_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                                bool training, bool with_gate_up);
+
+// As mlp_block_forward() and mlp_block_backward(); saved.gate_up_TF2 has the rows of the experts.
+void moe_block_forward(Ops& ops, const MoeBlockConfig& config, const MoeWeights& weights,
+                       ConstTensorView residual_TD, const MlpSaved& saved, const MoeScratch& scratch,
+                       TensorView y_TD);
+void moe_block_backward(Ops& ops, const MoeBlockConfig& config, const MoeWeights& weights,
+                        const MoeGrads& grads, WeightUpdate update, const MlpSaved& saved,
+                        const MoeScratch& scratch, TensorView dx_TD);
+
+}  // namespace tessera
