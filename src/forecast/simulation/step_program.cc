@@ -192,7 +192,7 @@ class Gradients {
   };
 
   size_t buffer_of(int64_t group) const {
-    return takes_layer_place(recorder_.layout().groups, group) ? static_cast<size_t>(group % 2) : 2;
+    return takes_layer_place(recorder_.layout(), group) ? static_cast<size_t>(group % 2) : 2;
   }
   bool reduces_in_place() const { return whole_ && recorder_.settings().gradient_dtype == DType::kF32; }
 

@@ -316,7 +316,11 @@ void EncoderModel::compute_embedding_backward(const PackedBatch& batch, Update /
        {std::pair(&position_ids_, grads_.position_PD), {&type_ids_, grads_.type_KD}}) {
     if (table_D.empty()) continue;
     if (update_of_head_ == Update::kOverwrite) ops().zero(table_D);
-    ops().embedding_backward(*ids, dx_TD, kNoPaddingId, table_D);
+    // XLM-RoBERTa's table of positions has a row for padding tokens, which is not trained.
+    const bool has_padding = ids == &position_ids_ && encoder().position_offset > 0;
+    ops().embedding_backward(*ids, dx_TD,
+                             has_padding ? static_cast<int32_t>(encoder().position_offset - 1) : kNoPaddingId,
+                             table_D);
   }
 }
 

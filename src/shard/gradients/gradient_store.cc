@@ -54,7 +54,7 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
     const int64_t size = whole_ ? at : own_in_share(g).size();
     accumulator_begin_.push_back(on_sum_ ? 0 : num_accumulated);
     num_accumulated = on_sum_ ? std::max(num_accumulated, size) : num_accumulated + size;
-    const bool is_layer = takes_layer_place(layout.groups, g);
+    const bool is_layer = takes_layer_place(layout, g);
     slot_index_.push_back(is_layer ? static_cast<size_t>(g % 2) : 2);
     int64_t& largest = is_layer ? largest_layer : largest_end;
     largest = std::max(largest, plan.group(g).size());

@@ -7,9 +7,11 @@
 
 namespace tessera {
 
-bool takes_layer_place(const std::vector<Part>& groups, int64_t group) {
+bool takes_layer_place(const ZeroLayout& layout, int64_t group) {
+  const std::vector<Part>& groups = layout.groups;
   const int64_t last = std::ssize(groups) - 1;
-  return group > 0 && (group < last || groups.back().size() < groups.front().size() / 2);
+  return group > 0 &&
+         (group < last || layout.tied_embeddings || groups.back().size() < groups.front().size() / 2);
 }
 
 DeviceWindowPlaces device_window_places(std::vector<int64_t> weight_bytes, const ZeroLayout* trained) {
@@ -22,11 +24,12 @@ DeviceWindowPlaces device_window_places(std::vector<int64_t> weight_bytes, const
   for (int64_t g = 0; g < std::ssize(groups); ++g) {
     const int64_t size = groups[static_cast<size_t>(g)].size() * dtype_bytes(DType::kF32);
     places.gradients.sizes.push_back(size);
-    int64_t& largest = takes_layer_place(groups, g) ? largest_layer : largest_end;
+    int64_t& largest = takes_layer_place(*trained, g) ? largest_layer : largest_end;
     largest = std::max(largest, round_up(size, alignment));
   }
   for (int64_t g = 0; g < std::ssize(groups); ++g) {
-    places.gradients.begin.push_back(takes_layer_place(groups, g) ? largest_end + g % 2 * largest_layer : 0);
+    places.gradients.begin.push_back(takes_layer_place(*trained, g) ? largest_end + g % 2 * largest_layer
+                                                                    : 0);
   }
   places.gradients.memory_bytes = largest_end + 2 * largest_layer;
   return places;

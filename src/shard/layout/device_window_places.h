@@ -24,7 +24,7 @@ struct DeviceWindowPlaces {
 DeviceWindowPlaces device_window_places(std::vector<int64_t> weight_bytes, const ZeroLayout* trained);
 
 // Whether the gradients of this group take a layer's place rather than that of embedding and head: with tied
-// embeddings the final norm is a group of its own, open together with the embedding.
-bool takes_layer_place(const std::vector<Part>& groups, int64_t group);
+// embeddings the last group, the final norm or an encoder's head, is open together with the embedding.
+bool takes_layer_place(const ZeroLayout& layout, int64_t group);
 
 }  // namespace tessera

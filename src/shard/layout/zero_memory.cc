@@ -192,12 +192,13 @@ int64_t layer_state_chunks(const ZeroLayout& layout, const ZeroSettings& setting
   return divide_up(divide_up(largest_layer(layout), num_owners), StateFile::chunk_elements_of(num_owned)) + 1;
 }
 
-// If embeddings are tied, the last group is just the final norm, which is in use together with the embedding:
-// it always stays.
+// If embeddings are tied, the last group is the final norm or an encoder's head, which is in use together
+// with the embedding: it always stays.
 bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group) {
   const int64_t size = layout.groups[static_cast<size_t>(group)].size();
   const bool is_last = group + 1 == std::ssize(layout.groups);
-  return size <= settings.persistence_threshold || (is_last && size < layout.groups.front().size() / 2);
+  return size <= settings.persistence_threshold ||
+         (is_last && (layout.tied_embeddings || size < layout.groups.front().size() / 2));
 }
 
 bool shards_weights(const ZeroLayout& layout, const ZeroSettings& settings) {

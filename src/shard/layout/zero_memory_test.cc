@@ -1,6 +1,8 @@
 // Checks the closed forms against sums computed by hand and for the properties they must have.
 #include "shard/layout/zero_memory.h"
 
+#include "shard/layout/device_window_places.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -300,6 +302,18 @@ TEST(WireBytes, TiedEmbeddingsAreGatheredOncePerStep) {
   EXPECT_TRUE(is_persistent(tied, all_layers, 4));
   EXPECT_FALSE(is_persistent(tied, all_layers, 0));
   EXPECT_EQ(wire_bytes_per_step(tied, all_layers, 1).received_gather, 1240 * 2 * 3 / 4);
+}
+
+// An encoder's head may be larger than the table it is tied to, of a small vocabulary.
+TEST(ZeroLayout, AHeadThatIsOpenWithItsEmbeddingHasAnotherPlace) {
+  ZeroLayout tied = layout(4, 2);
+  const auto last = std::ssize(tied.groups) - 1;
+  ASSERT_GE(tied.groups.back().size(), tied.groups.front().size() / 2);
+  EXPECT_FALSE(takes_layer_place(tied, last)) << "they are used one after the other";
+  tied.tied_embeddings = true;
+  EXPECT_TRUE(takes_layer_place(tied, last));
+  EXPECT_FALSE(takes_layer_place(tied, 0));
+  EXPECT_TRUE(is_persistent(tied, settings(3, kPerLayer, 5), last));
 }
 
 TEST(WireBytes, Stage2PerLayerReducesInEveryPassAndGathersOnce) {
