@@ -87,7 +87,7 @@ void plan_steps_of(RunInputs& inputs) {
   BatchPlanOptions& options = inputs.batch;
   options = spec.batch_options(inputs.world().world_size);
   options.supply = train.supply();
-  options.whole_micro_batches = has_balance_loss(setup.model->config());
+  options.whole_micro_batches = has_balance_loss(inputs.model->config());
   if (spec.data.sampling_strategy == SamplingStrategy::kGroupByLength)
     options.length_groups = length_groups(inputs);
   if (options.supply != nullptr) {
