@@ -112,11 +112,14 @@ struct ModelConfig {
   // Options of decoders: Llama has none of them.
   NormKind norm = NormKind::kRms;
   NormPlacement norm_placement = NormPlacement::kBefore;
+  bool parallel_blocks = false;         // attention and MLP read the same norm
   double embedding_scale = 1;           // of the embedding's output
   bool rounds_embedding_scale = false;  // to the type of the activations (Gemma)
   double residual_scale = 1;            // of what attention and MLP add to the stream
   double attention_scale = 0;           // of scores; 0: 1 / sqrt(head_dim)
-  double logits_scale = 1;              // of logits
+  double attention_softcap = 0;         // c: scores become c tanh(score / c); 0: they stay as they are
+  double logits_scale = 1;              // of logits, before their soft cap
+  double logits_softcap = 0;            // as of scores
   int64_t rotary_dim = 0;               // the first elements of a head that are rotated; 0: all
   bool rope_interleaved = false;        // pairs are neighbours rather than halves
   std::vector<LayerRope> layer_rope;    // per layer; empty: all kGlobal

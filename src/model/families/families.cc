@@ -42,6 +42,7 @@ const Implementation& implementation_of(const ModelConfig& config) {
 // Whether the model has an option that only the host's operations know.
 bool needs_host(const ModelConfig& config) {
   return config.norm != NormKind::kRms || config.norm_placement != NormPlacement::kBefore ||
+         config.parallel_blocks || config.attention_softcap != 0 || config.logits_softcap != 0 ||
          config.qk_norm_whole || config.embedding_scale != 1 || config.residual_scale != 1 ||
          config.logits_scale != 1 || config.rotary_dim != 0 || config.rope_interleaved ||
          config.query_scale_beta != 0 || config.activation != Activation::kGatedSilu;
