@@ -24,6 +24,11 @@ std::string three_digits(double value) {
   return fmt::format("{:.{}f}", value, decimals);
 }
 
+// Two decimals, or three digits where other work disturbed the measurement of the peak: "0.55", "21.3".
+std::string share_text(double share) {
+  return share < 10 ? fmt::format("{:.2f}", share) : three_digits(share);
+}
+
 constexpr const char* kRow = "{:<22} {:>16} {:>7} {:>7} {:>5} {:>9} {:>7}\n";
 
 }  // namespace
@@ -58,8 +63,8 @@ std::string table_header(const std::string& unit, const std::string& compared_wi
 
 std::string table_row(const BenchLine& line) {
   return fmt::format(kRow, line.operation, shape_text(line), three_digits(line.speed.median),
-                     three_digits(line.peak.median), fmt::format("{:.2f}", line.share.median),
-                     fmt::format("{:.2f}-{:.2f}", line.share.q1, line.share.q3),
+                     three_digits(line.peak.median), share_text(line.share.median),
+                     share_text(line.share.q1) + "-" + share_text(line.share.q3),
                      line.others.empty() ? "" : three_digits(line.others[0].ratio.median) + "x");
 }
 

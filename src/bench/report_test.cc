@@ -78,8 +78,10 @@ TEST(BenchLine, TableFitsIn80Columns) {
   EXPECT_THAT(table_row(line),
               testing::HasSubstr("2048x128256x4096    20.0    40.0  0.50 0.50-0.50   20.0x"));
   for (const double speed : {0.0123, 1.5, 12.5, 1234.5, 99999.0}) {
-    fill_statistics({{speed}, {speed * 1.01}, {speed * 9.87}}, &line);
-    expect_narrow(table_row(line));
+    for (const double share : {0.99, 21.26, 106.4}) {
+      fill_statistics({{speed}, {speed / share}, {speed * 9.87}}, &line);
+      expect_narrow(table_row(line));
+    }
   }
 }
 
