@@ -136,7 +136,8 @@ TEST(Route, ChoosesTheMostProbableExperts) {
 TEST(RouteBackward, AgreesWithDifferences) {
   ThreadPool pool(2);
   for (const Router& router : kRouters) {
-    const auto [T, E, K, normalize] = router;
+    const int64_t T = router.num_tokens, E = router.num_experts, K = router.top_k;
+    const bool normalize = router.normalize;
     GuardedTensor p(DType::kF32, {T, E}), w(DType::kF32, {T, K}), dw(DType::kF32, {T, K});
     GuardedTensor dl(DType::kF32, {T, E});
     p.fill_normal(static_cast<uint64_t>(E) + 7);
