@@ -16,6 +16,7 @@
 #include "model/parameters.h"
 #include "platform/thread_pool.h"
 #include "tensor/dtype.h"
+#include "weights/load_plan.h"
 #include "weights/parameter_pieces.h"
 #include "weights/value_sums.h"
 
@@ -56,6 +57,9 @@ struct LoadOptions {
 // equal; rotary inv_freq buffers of old files are skipped.
 void load_weights(const SafetensorsModel& model, const ModelConfig& config, const ParameterLayout& layout,
                   const WeightSink& sink, ThreadPool& pool, const LoadOptions& options = {});
+// The same with the result of plan_load(), which takes time for models of many tensors: for reading in parts.
+void load_weights(std::span<const PlannedTensor> tensors, const WeightSink& sink, ThreadPool& pool,
+                  const LoadOptions& options);
 
 struct EosToken {
   std::string text;

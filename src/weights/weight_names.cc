@@ -89,6 +89,14 @@ std::optional<FusedPlace> fused_place(const ModelConfig& config, const Parameter
   return FusedPlace{fused + "gate_up_proj", {E, 2 * F, D}, (2 * expert + half) * F * D};
 }
 
+const WeightEntry* find_parameter(const SafetensorsModel& model, const ModelConfig& config,
+                                  const Parameter& parameter, std::optional<FusedPlace>* fused) {
+  const WeightEntry* found = find_weight(model, config, parameter.name);
+  if (found != nullptr) return found;
+  *fused = fused_place(config, parameter);
+  return *fused ? find_weight(model, config, (*fused)->name) : nullptr;
+}
+
 bool repeats_embedding(const std::string& name_in_file, const ModelConfig& config) {
   if (model_name_of(name_in_file) == kLmHeadName) return config.tie_word_embeddings;
   if (config.encoder)

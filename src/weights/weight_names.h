@@ -39,6 +39,10 @@ struct FusedPlace {
 };
 // nullopt for other parameters.
 std::optional<FusedPlace> fused_place(const ModelConfig& config, const Parameter& parameter);
+// find_weight() of a parameter, or of the tensor that has it with others, whose place is then set; nullptr =
+// there is none.
+const WeightEntry* find_parameter(const SafetensorsModel& model, const ModelConfig& config,
+                                  const Parameter& parameter, std::optional<FusedPlace>* fused);
 
 // Whether a tensor of a file holds the values of the embedding once more: the LM head that shares it, and
 // what T5's stacks call it.

@@ -4,12 +4,12 @@
 
 #include "base/memory.h"
 #include "tensor/device.h"
-#include "weights/weight_names.h"
 
 namespace tessera {
 
 void WeightReader::expect(const Parameter& parameter) {
-  const WeightEntry* found = find_weight(file_, config_, parameter.name);
+  std::optional<FusedPlace> fused;
+  const WeightEntry* found = find_parameter(file_, config_, parameter, &fused);
   if (found == nullptr) return;
   done_.bytes_total += parameter.num_elements * dtype_bytes(found->second.entry->dtype);
 }
@@ -30,7 +30,7 @@ void WeightReader::read(ElementRange range, const WeightSink& sink, const Bf16De
     progress_({done_.bytes_done + of_part.bytes_done, std::max(done_.bytes_total, of_part.bytes_total),
                done_.seconds + of_part.seconds});
   };
-  load_weights(file_, config_, layout_, sink, pool_, options);
+  load_weights(tensors_, sink, pool_, options);
   done_.bytes_done += last.bytes_done;
   done_.seconds += last.seconds;
 }

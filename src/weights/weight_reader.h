@@ -4,20 +4,27 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "base/function_ref.h"
 #include "tensor/tensor_view.h"
+#include "weights/load_plan.h"
 #include "weights/model_folder.h"
 
 namespace tessera {
 
-// Reads one part of a model after another and reports them as one. Objects passed by reference must outlive
-// this. Throws the errors of load_weights().
+// Reads one part of a model after another and reports them as one: the files' tensors are looked up once.
+// Objects passed by reference must outlive this. Throws the errors of load_weights().
 class WeightReader {
  public:
   WeightReader(const SafetensorsModel& file, const ModelConfig& config, const ParameterLayout& layout,
                ThreadPool& pool, std::function<void(const LoadProgress&)> progress)
-      : file_(file), config_(config), layout_(layout), pool_(pool), progress_(std::move(progress)) {}
+      : file_(file),
+        config_(config),
+        layout_(layout),
+        tensors_(plan_load(file, config, layout)),
+        pool_(pool),
+        progress_(std::move(progress)) {}
 
   const ParameterLayout& layout() const { return layout_; }
   ThreadPool& pool() const { return pool_; }
@@ -37,6 +44,7 @@ class WeightReader {
   const SafetensorsModel& file_;
   const ModelConfig& config_;
   const ParameterLayout& layout_;
+  std::vector<PlannedTensor> tensors_;
   ThreadPool& pool_;
   std::function<void(const LoadProgress&)> progress_;
   LoadProgress done_;
