@@ -4,12 +4,13 @@
 # (network, mounts, processes). Needs root. The stages:
 #
 #   build    builds control plane and controllers into the cache (tests/cluster/real/build.sh), unless they are there
+#   page     docs/kubernetes.md as a reader follows it: its commands in their order, on nodes that kwok pretends
 #   apply    every kind of manifest: server-side dry run with strict fields and no warning
 #   behave   in earnest, on nodes that kwok pretends: pods, gangs, exit codes, budgets, lost nodes, applying again
 #   train    on nodes that run pods (kubelet, containerd): training that is killed, drained and lost, and the health of nodes
 #   shell    a shell beside the running cluster
 #
-# Without STAGE: build, apply, behave and train. Without `build`, programs that are not in the cache are a reason to skip.
+# Without STAGE: build, page, apply, behave and train. Without `build`, programs that are not in the cache are a reason to skip.
 # CLUSTER_SET=v2.1|v2.2|v2.3 chooses the versions (versions.env), TESSERA the program (build/release/tessera); the cache is
 # ${XDG_CACHE_HOME:-~/.cache}/tessera-cluster. KEEP=DIR keeps logs and manifests there; CLUSTER_ONLY=REGEX limits `behave` and `train` to some
 # scenarios; CLUSTER_IMAGE is an image that podman has, in place of a new one.
@@ -19,10 +20,10 @@ here=$root/tests/cluster/real
 # shellcheck source=tests/cluster/real/versions.env
 . "$here/versions.env"
 cache=${CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tessera-cluster/$CLUSTER_SET}
-[ $# != 0 ] || set -- build apply behave train
+[ $# != 0 ] || set -- build page apply behave train
 stages=("$@")
 for stage in "${stages[@]}"; do
-  [[ $stage =~ ^(build|apply|behave|train|shell)$ ]] || { echo "error: expected build, apply, behave, train or shell, found '$stage'" >&2; exit 64; }
+  [[ $stage =~ ^(build|page|apply|behave|train|shell)$ ]] || { echo "error: expected build, page, apply, behave, train or shell, found '$stage'" >&2; exit 64; }
 done
 skip() {
   echo "skipped: $*"

@@ -12,6 +12,7 @@
 #include "cluster/deploy/pod_arguments.h"
 #include "forecast/instances/layout_flags.h"
 #include "formats/huggingface/model_config.h"
+#include "hub/repo_name.h"
 #include "settings/resolve.h"
 #include "settings/run_settings.h"
 
@@ -172,6 +173,13 @@ class DeployKubernetesCommand : public DeployCommand {
            "--model: {} is a path in the pods: say what to plan with by --model_config: a local config.json "
            "or its folder, a name on the Hub, or a preset ({})",
            printable(source), fmt::join(presets, ", "));
+    }
+    if (!model_config_.empty() && !hub_model_name(source) && !std::filesystem::exists(source, error)) {
+      fail(
+          ExitCode::kNoInput,
+          "--model_config: expected a local config.json or its folder, a name on the Hub (OWNER/MODEL), or a "
+          "preset ({}), found '{}'",
+          fmt::join(presets, ", "), printable(source));
     }
     return read_model_config(local_model(source, ModelFiles::kNoWeights));
   }

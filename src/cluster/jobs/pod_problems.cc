@@ -119,6 +119,14 @@ std::optional<Diagnosis> claim_problem(const JobObjects& job) {
           {},
           "it needs a PersistentVolume, or a StorageClass with a provisioner"};
       if (!event.is_null()) found.details.push_back(message_line(text_at(event, "/message")));
+      // A volume with the policy Retain outlives its claim, and no other claim can have it.
+      if (const std::string volume_name = text_at(*held, "/spec/volumeName");
+          says(text_at(event, "/message"), "bound to a different claim") && !volume_name.empty()) {
+        found.advice = fmt::format(
+            "if no claim has that volume any more (Released): kubectl delete persistentvolume {}, which "
+            "leaves its files, and apply again what tessera deploy runtime writes",
+            volume_name);
+      }
       return found;
     }
   }
