@@ -61,7 +61,11 @@ else
 fi
 before=$(podman image inspect "$image" --format '{{.Id}}' 2>/dev/null || true)
 podman --runtime runc build "${options[@]}" "${no_cache[@]}" --file "$root/deploy/docker/Dockerfile" --tag "$image" \
-  "$root" >"$log" 2>&1 || { tail -30 "$log" >&2; exit 70; }
+  "$root" >"$log" 2>&1 || {
+  tail -30 "$log" >&2
+  ! grep -qE 'Failed to fetch|Unable to (fetch|locate package)|Temporary failure resolving' "$log" || exit 74
+  exit 70
+}
 # The earlier image has lost its tag and only takes up disk space.
 [ -z "$before" ] || [ "$before" = "$(podman image inspect "$image" --format '{{.Id}}')" ] ||
   podman image rm "$before" >/dev/null 2>&1 || true  # a container still has it

@@ -32,7 +32,6 @@ class Job:
         self.text = deploy("kubernetes", "--model", "org/some-model", "--dataset", "org/rows", "--max_length", "1024", "--trainer", trainer,
                            "--name", self.name, *flags.split())
         self.path = f"{STATE}/manifests/{self.name}.yaml"
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
         with open(self.path, "w", encoding="utf-8") as file:
             file.write(self.text)
         Job.made.append(self)
@@ -101,6 +100,9 @@ def run_shape(trainer, shape, num_pods, num_ranks=1):
         counts = [each.get("count", 1) for load in loads for each in load["spec"]["podSets"]]
         check(len(loads) == 1 and is_true(loads[0], "Admitted") and sum(counts) == num_pods,
               f"{job.name}: Kueue admits one workload with all pods", counts)
+    if job.word != "job":  # which Kubeflow Trainer 2.4 demands
+        names = [each["name"] for each in get("jobsets", job.name)["spec"]["replicatedJobs"]]
+        check(all(len(each) <= 20 for each in names), f"{job.name}: names of replicated jobs have at most 20 characters", names)
     if num_pods > 1:
         budget = wait(f"the budget of {job.name} counts", lambda: (found := get("poddisruptionbudgets", job.name)).get("status", {}).get(
             "currentHealthy") == num_pods and found)["status"]
@@ -191,9 +193,10 @@ def run_silent_nodes():
     pods = [job.start() for job in jobs]
     with open(f"{STATE}/kwok-silent.pid", encoding="utf-8") as file:
         os.kill(int(file.read()), signal.SIGKILL)
-    for job in jobs:
+    for job, running in zip(jobs, pods):
         wait(f"a pod of {job.name} is to go", lambda j=job: len(pods_of(j.name)) < 3)
-        job.check_status(2, f"{job.word}-0", "kubectl delete node")
+        lost = next(each["metadata"]["name"] for each in running if each["spec"]["nodeName"] == f"{job.word}-0")
+        job.check_status(2, f"pod {lost} there is Terminating", f"kubectl delete node {job.word}-0")
     for job in jobs:
         add_node(f"{job.word}-3", "r7i.24xlarge", 96, "750Gi", zone=f"silent-{job.word}")
         delete("nodes", f"{job.word}-0")
@@ -215,9 +218,13 @@ def run_stopped_by_kueue(trainer):
     check([variables(pod) for pod in new] == [variables(pod) for pod in old], f"{job.name}: its new pods have the same variables")
     check(new[0]["spec"].get("nodeSelector") == old[0]["spec"].get("nodeSelector"), f"{job.name}: and go to nodes of the same kind",
           new[0]["spec"].get("nodeSelector"))
+    check_no_restart(job)
+    job.remove()
+
+
+def check_no_restart(job):
     restarts = wait(f"a status of {job.name}", lambda: (found := tessera("status", job.path, "--json").stdout) and json.loads(found))["restarts"]
     check(restarts == 0, f"{job.name}: status does not call that a restart", restarts)
-    job.remove()
 
 
 def run_gang(trainer):
@@ -235,6 +242,22 @@ def run_gang(trainer):
     check(len(second.pods()) == 3, f"{second.name}: it starts when the other is done")
     first.remove()
     second.remove()
+
+
+def run_preempted(trainer):
+    """A more important job takes the room of one that runs, which is queued again and goes on afterwards."""
+    low, high = Job("low", trainer, SHAPES["four"], 4), Job("high", trainer, SHAPES["own"] + " --priority_class urgent", 3)
+    low.start()
+    pods = high.start()
+    wait(f"no pod of {low.name}", lambda: not find("pods", f"app.kubernetes.io/instance={low.name}"))
+    low.check_status(1, "preempted by another job")
+    for pod in pods:
+        end_pod(pod, 0)
+    high.ends("done")
+    low.pods()
+    check_no_restart(low)
+    low.remove()
+    high.remove()
 
 
 def run_pytorch_job():
@@ -329,7 +352,8 @@ def run_remediation():
 
 def run_diff():
     """up.sh applies what `kubectl diff` says has changed: nothing, right after it has been applied."""
-    for arguments in (f"runtime --trainer {SET} --nfs 10.0.0.5:/export", "queue --instance r7i.48xlarge --nodes 60"):
+    for arguments in (f"runtime --trainer {SET} --nfs 10.0.0.5:/export", "queue --instance r7i.48xlarge --nodes 60",
+                      "queue --device cuda --instance g6e.xlarge --nodes 4"):
         text = deploy(*arguments.split())
         apply(text)
         # Between the two states that it compares, a controller may add its finalizer.
@@ -341,6 +365,7 @@ def run_diff():
 
 
 def prepare():
+    os.makedirs(f"{STATE}/manifests", exist_ok=True)
     for i in range(30):
         add_node(f"r16-{i}", "r7i.16xlarge", 64, "500Gi", "spot")
     for i in range(14):
@@ -380,8 +405,11 @@ def main():
         job.remove()
     # One after the other, as each needs the whole queue.
     apply(deploy("queue", "--instance", "r7i.16xlarge", "--nodes", "4"))
+    for version, kind in (("scheduling.k8s.io/v1", "PriorityClass"), ("kueue.x-k8s.io/v1beta2", "WorkloadPriorityClass")):
+        apply(json.dumps({"apiVersion": version, "kind": kind, "metadata": {"name": "urgent"}, "value": 2000}))
     for trainer in WORDS:
         side_by_side([(run_gang, trainer)])
+        side_by_side([(run_preempted, trainer)])
 
 
 if __name__ == "__main__":
