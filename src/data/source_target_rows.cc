@@ -86,8 +86,8 @@ int64_t encode_cut(const Tokenizer& tokenizer, std::string_view text, bool add_s
     fail(ExitCode::kBadConfig, "{}: a length of {} has no room for the {} special tokens of the tokenizer",
          limit.setting, max_length, added.before + added.after);
   }
-  const auto end = ids->end() - added.after;
-  ids->erase(end - excess, end);
+  const auto begin = tokenizer.cuts_left() ? ids->begin() + added.before : ids->end() - added.after - excess;
+  ids->erase(begin, begin + excess);
   return excess;
 }
 

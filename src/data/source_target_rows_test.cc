@@ -103,6 +103,23 @@ TEST_F(SourceTargetTest, CutsTextsSoThatSpecialTokensStay) {
                [&] { Dataset::open(tiny, &tokenizer_, kTestVocabSize, pool_); });
 }
 
+// truncation_side left: AutoTokenizer of Transformers 5.24 then keeps the last tokens.
+TEST_F(SourceTargetTest, CutsTextsOnTheSideThatTheTokenizerSays) {
+  folder_.write("d.jsonl", "{\"source\": \"abcdef\", \"target\": \"uvwxyz\"}\n");
+  const DatasetOptions options = pair_options("d.jsonl", {.max_source_length = 4, .max_target_length = 3});
+  const std::string plain = read_text_file(folder_ / "t5/tokenizer_config.json");
+  const auto pairs_with = [&](const char* side) {
+    nlohmann::json config = nlohmann::json::parse(plain);
+    config["truncation_side"] = side;
+    folder_.write("t5/tokenizer_config.json", config.dump());
+    const Tokenizer tokenizer = Tokenizer::open(folder_ / "t5");
+    return pairs_of(Dataset::open(options, &tokenizer, kTestVocabSize, pool_));
+  };
+  EXPECT_THAT(pairs_with("left"), ElementsAre("def>|yz>"));
+  EXPECT_THAT(pairs_with("right"), ElementsAre("abc>|uv>")) << "from another file of the cache";
+  expect_error(ExitCode::kBadData, {"truncation_side", "left or right"}, [&] { pairs_with("top"); });
+}
+
 TEST_F(SourceTargetTest, LongRowsAreLeftOutOrRefusedIfAskedFor) {
   folder_.write("d.jsonl",
                 "{\"source\": \"abcdef\", \"target\": \"u\"}\n{\"source\": \"abc\", \"target\": \"uv\"}\n");

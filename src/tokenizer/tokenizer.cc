@@ -228,6 +228,7 @@ std::optional<int32_t> Tokenizer::pad_id() const { return impl_->id_of_special("
 
 std::optional<int32_t> Tokenizer::cls_id() const { return impl_->id_of_special("cls_token"); }
 std::optional<int32_t> Tokenizer::sep_id() const { return impl_->id_of_special("sep_token"); }
+bool Tokenizer::cuts_left() const { return impl_->cuts_left; }
 std::optional<int32_t> Tokenizer::mask_id() const { return impl_->id_of_special("mask_token"); }
 
 const std::vector<std::pair<std::string, std::string>>& Tokenizer::named_special_tokens() const {

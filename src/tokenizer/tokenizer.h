@@ -70,6 +70,8 @@ class Tokenizer {
   std::optional<int32_t> cls_id() const;
   std::optional<int32_t> sep_id() const;
   std::optional<int32_t> mask_id() const;
+  // Whether a text that is too long loses its first tokens rather than its last (truncation_side).
+  bool cuts_left() const;
   // Another token that ends texts. Error(kBadConfig) if the vocabulary lacks it.
   void set_eos_token(const std::string& token);
   // bos_token, eos_token, ... and the model's own (image_token) with their texts.

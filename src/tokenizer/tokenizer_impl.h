@@ -35,6 +35,7 @@ struct Tokenizer::Impl {
   PostProcessor post_processor;
   std::vector<Decoder> decoders;
 
+  bool cuts_left = false;
   std::vector<std::pair<std::string, std::string>> special_tokens;  // bos_token, ... and their texts
 
   // Scratch memory that threads borrow for a call; one per thread of the highest concurrency so far.

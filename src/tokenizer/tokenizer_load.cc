@@ -170,6 +170,7 @@ std::unique_ptr<Tokenizer::Impl> Tokenizer::Impl::build(LoadedTokenizer loaded, 
   impl->post_processor = make_post_processor(root["post_processor"], impl->num_ids);
   impl->decoders = make_decoders(root["decoder"]);
   impl->special_tokens = std::move(loaded.special_tokens);
+  impl->cuts_left = loaded.cuts_left;
   return impl;
 }
 

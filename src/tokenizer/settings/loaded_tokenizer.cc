@@ -140,6 +140,12 @@ void warn_without_effect(const JsonNode& config, const ChosenClass& chosen, cons
   }
 }
 
+bool reads_left(const JsonNode& side) {
+  const std::string word = side.string_or("right");
+  if (word != "left" && word != "right") side.expected("left or right");
+  return word == "left";
+}
+
 void check_file_name(const JsonNode& config) {
   const JsonNode files = config["fast_tokenizer_files"];
   if (files.is_null()) return;
@@ -254,6 +260,7 @@ class FolderLoader {
     follow_mistral_pattern(config, model, static_cast<int64_t>(loaded.file.tables.tokens.size()), origin_,
                            &loaded.file.document);
     loaded.split_special_tokens = config["split_special_tokens"].boolean_or(false);
+    loaded.cuts_left = reads_left(config["truncation_side"]);
     loaded.fingerprint = fingerprint(document, own, loaded);
     return loaded;
   }
@@ -350,6 +357,7 @@ class FolderLoader {
     if (loaded.file.document != document) changes += loaded.file.document.dump();
     if (!same_tokens(plain.tokens(), loaded.added_tokens)) changes += text_of_tokens(loaded.added_tokens);
     if (loaded.split_special_tokens) changes += "split";
+    if (loaded.cuts_left) changes += "cuts left";
     return changes.empty() ? value : value ^ hash_name(changes);
   }
 

@@ -19,6 +19,7 @@ struct LoadedTokenizer {
   // bos_token, eos_token, ... and the model's own (image_token) with their texts, as templates see them.
   std::vector<std::pair<std::string, std::string>> special_tokens;
   bool split_special_tokens = false;
+  bool cuts_left = false;    // truncation_side
   uint64_t fingerprint = 0;  // of everything that can change ids
 
   // Whether a token is pad_token and nothing else. Hugging Face adds one that tokenizer.json lacks, above all
