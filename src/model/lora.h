@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "formats/huggingface/lora_config.h"
+#include "kernels/dropout/dropout.h"
 #include "kernels/lora/lora.h"
 #include "model/model_tensor.h"
 #include "ops/ops.h"

@@ -26,6 +26,7 @@
 #include "kernels/attention/attention_inputs.h"
 #include "kernels/attention/attention_shape.h"
 #include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/dropout/dropout.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/linear_weight.h"
 #include "kernels/lora/lora.h"

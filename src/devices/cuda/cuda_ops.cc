@@ -138,12 +138,10 @@ class CudaOps final : public Ops {
                     update == Update::kAdd, stream());
   }
   void dropout(ConstTensorView x_TD, const Dropout& which, TensorView y_TD, Update update) override {
-    const auto threshold = static_cast<uint32_t>(std::lround(which.probability * 0x1p16f));
-    const float scale = 1 / (1 - static_cast<float>(threshold) * 0x1p-16f);
     const uint64_t* const tokens = tokens_.put(which.tokens);
     with_activation_type(x_TD.dtype(), [&]<typename A>(A) {
-      cuda::dropout(at<A>(x_TD), tokens, which.site, threshold, scale, update == Update::kAdd, x_TD.dim(0),
-                    x_TD.dim(1), at<A>(y_TD), stream());
+      cuda::dropout(at<A>(x_TD), tokens, which.site, which.threshold(), which.scale(), update == Update::kAdd,
+                    x_TD.dim(0), x_TD.dim(1), at<A>(y_TD), stream());
     });
   }
 

@@ -75,6 +75,9 @@ void check_inputs(const AttentionInputs& inputs, const AttentionShape& shape, Co
     TESSERA_CHECK(inputs.causal ? keys >= queries : keys > 0 || queries == 0,
                   "sequence {} has {} queries and {} keys", n, queries, keys);
   }
+  TESSERA_CHECK(inputs.dropout == nullptr || (std::ssize(inputs.dropout->tokens) == inputs.q_rows.dim(0) &&
+                                              inputs.dropout->probability < 1),
+                "dropout of {} tokens for {} queries", inputs.dropout->tokens.size(), inputs.q_rows.dim(0));
   if (inputs.bias == nullptr) return;
   const ConstTensorView table_BH = inputs.bias->table_BH;
   TESSERA_CHECK(table_BH.dtype() == inputs.q_rows.dtype() && table_BH.dim(1) == shape.num_heads &&

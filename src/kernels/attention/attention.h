@@ -51,8 +51,11 @@ void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTen
 int64_t general_attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_buckets,
                                         const ThreadPool& pool);
 
-// The same with the keys of another sequence, in both directions, or with a bias (attention_inputs.h):
+// The same with the keys of another sequence, in both directions, with a bias, or with dropout
+// (attention_inputs.h):
 //   score_ts = cap(scale q_t . k_s) + bias_ts       dbias of a bucket = the sum of its ds
+// and with dropout, where m_ts is 1 / (1 - probability) if the pair is kept, otherwise 0:
+//   o_t = sum_s m_ts p_ts v_s    dv_s = sum_ht m_ts p_ts do_t    ds_ts = p_ts (m_ts do_t . v_s - delta_t)
 // Carried out on vector units, whatever the implementation of attention().
 void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
                        TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool);

@@ -79,6 +79,7 @@ HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& t
   const AttentionShape& shape = rows.shape;
   const AttentionReach& reach = rows.reach;
   const PositionBias* const bias = rows.inputs.bias;
+  const Dropout* const dropout = rows.inputs.dropout;
   const int64_t E = shape.head_dim, g = h / (shape.num_heads / shape.num_key_value_heads);
   const int64_t stride = rows.kv_stride(), shift = task.shift();
   float *const k_SE = buffers.rows[0], *const v_SE = buffers.rows[1];
@@ -104,6 +105,7 @@ HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& t
   const int64_t key_end = std::min<int64_t>(task.other_end, end + shift + reach.ahead);
   const int64_t first_seen = std::max<int64_t>(0, task.begin + shift - reach.before + 1 - key_begin);
   BlockBias block_bias;
+  BlockDropout block_dropout;
   for (int64_t key = key_begin + first_seen / kAttentionBlock * kAttentionBlock; key < key_end;
        key += kAttentionBlock) {
     const int64_t num_keys = std::min(kAttentionBlock, key_end - key);
@@ -123,12 +125,17 @@ HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& t
       }
       if (!band.covers(num_keys, n)) mask_scores(band, num_keys, n, p);
       probabilities<Along::kColumns>(lse[i], num_keys, n, p);
-      // backward: dp = v . do,  ds = p (dp - delta),  dq += ds k
+      // backward: dp = m v . do,  ds = p (dp - delta),  dq += ds k
       multiply<Update::kOverwrite>(as_rows(v_SE, E), do_panel[i], num_keys, E, n, ds);
+      if (dropout != nullptr) {
+        load_dropout(*dropout, h, dropout->tokens.data() + slices[i].begin, key - key_begin, num_keys, n,
+                     block_dropout);
+        multiply_elements(block_dropout.factors, num_keys, n, ds);
+      }
       score_gradients<Along::kColumns>(p, delta[i], num_keys, n, ds);
       clear_lone_scores(reach, key == key_begin && query == key, task.other_end - key_begin, num_keys, ds);
       if (dbias != nullptr) add_bias_gradient(ds, num_keys, n, *bias, key - query, /*direction=*/-1, dbias);
-      if (slopes != nullptr) cap_gradients(slopes, num_keys, n, ds);
+      if (slopes != nullptr) multiply_elements(slopes, num_keys, n, ds);
       multiply<Update::kAdd>(as_columns(k_SE, E), ds, E, num_keys, n, dq_panel[i]);
     }
   }
@@ -148,6 +155,7 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
   const AttentionReach& reach = rows.reach;
   const int64_t E = shape.head_dim, group = shape.num_heads / shape.num_key_value_heads;
   const int64_t stride = rows.q_stride(), shift = -task.shift();  // from a query's row to its position
+  const Dropout* const dropout = rows.inputs.dropout;
   float *const q_TE = buffers.rows[0], *const do_TE = buffers.rows[1];
   float *const p = buffers.scores[0], *const ds = buffers.scores[1], *const slopes = buffers.slopes;
   const auto& k_panel = buffers.panels[0];
@@ -168,6 +176,7 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
   const int64_t first_seeing = std::max<int64_t>(0, task.begin - reach.ahead - shift - task.other_begin);
   const int64_t query_begin = task.other_begin + first_seeing / kAttentionBlock * kAttentionBlock;
   BlockBias block_bias;
+  BlockDropout by_keys, factors;
   for (int64_t h = g * group; h < (g + 1) * group; ++h) {
     for (int64_t query = query_begin; query < query_end; query += kAttentionBlock) {
       const int64_t num_queries = std::min(kAttentionBlock, query_end - query);
@@ -189,13 +198,22 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
         }
         if (!band.covers(num_queries, n)) mask_scores(band, num_queries, n, p);
         probabilities<Along::kRows>(lse, num_queries, n, p);
-        // backward: dv += p do,  dp = do . v,  ds = p (dp - delta),  dk += ds scale q
-        multiply<Update::kAdd>(as_columns(do_TE, E), p, E, num_queries, n, dv_panel[i]);
+        // backward: dv += m p do,  dp = m do . v,  ds = p (dp - delta),  dk += ds scale q
         multiply<Update::kOverwrite>(as_rows(do_TE, E), v_panel[i], num_queries, E, n, ds);
+        const float* kept = p;
+        if (dropout != nullptr) {
+          load_dropout(*dropout, h, dropout->tokens.data() + query, slices[i].begin - task.sequence_begin, n,
+                       num_queries, by_keys);
+          pack_panel<float>(by_keys.factors, kAttentionBlock, n, num_queries, 1.0f, factors.factors);
+          multiply_elements(factors.factors, num_queries, n, ds);
+          multiply_elements(p, num_queries, n, factors.factors);
+          kept = factors.factors;
+        }
+        multiply<Update::kAdd>(as_columns(do_TE, E), kept, E, num_queries, n, dv_panel[i]);
         score_gradients<Along::kRows>(p, delta, num_queries, n, ds);
         const bool is_corner = slices[i].begin == task.sequence_begin && query + shift == slices[i].begin;
         clear_lone_scores(reach, is_corner, task.end - task.sequence_begin, num_queries, ds);
-        if (slopes != nullptr) cap_gradients(slopes, num_queries, n, ds);
+        if (slopes != nullptr) multiply_elements(slopes, num_queries, n, ds);
         multiply<Update::kAdd>(as_columns(q_TE, E), ds, E, num_queries, n, dk_panel[i]);
       }
     }

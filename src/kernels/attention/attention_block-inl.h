@@ -21,6 +21,7 @@
 #include "base/divide_up.h"
 #include "kernels/attention/attention_inputs.h"
 #include "kernels/attention/attention_layout.h"
+#include "kernels/dropout/dropout_numbers-inl.h"
 #include "kernels/soft_cap-inl.h"
 #include "kernels/vector-inl.h"
 
@@ -264,6 +265,18 @@ HWY_NOINLINE inline void softmax_step(float* scores, int64_t num_rows, int64_t n
   }
 }
 
+// values *= factors.
+HWY_NOINLINE inline void multiply_elements(const float* factors, int64_t num_rows, int64_t num_columns,
+                                           float* values) {
+  const FloatTag d;
+  for (int64_t r = 0; r < num_rows; ++r) {
+    for (int64_t column = 0; column < num_columns; column += lanes(d)) {
+      const int64_t at = r * kAttentionBlock + column;
+      hn::StoreU(hn::Mul(hn::LoadU(d, values + at), hn::LoadU(d, factors + at)), d, values + at);
+    }
+  }
+}
+
 // scores = c tanh(scores / c), and its derivative there unless `slopes` is null.
 HWY_NOINLINE inline void cap_scores(float cap, int64_t num_rows, int64_t num_columns, float* scores,
                                     float* slopes) {
@@ -274,18 +287,6 @@ HWY_NOINLINE inline void cap_scores(float cap, int64_t num_rows, int64_t num_col
       const auto capped = soft_cap(d, hn::LoadU(d, scores + at), cap);
       hn::StoreU(capped, d, scores + at);
       if (slopes != nullptr) hn::StoreU(soft_cap_slope(d, capped, cap), d, slopes + at);
-    }
-  }
-}
-
-// Gradients of scores before the soft cap from those after it.
-HWY_NOINLINE inline void cap_gradients(const float* slopes, int64_t num_rows, int64_t num_columns,
-                                       float* ds) {
-  const FloatTag d;
-  for (int64_t r = 0; r < num_rows; ++r) {
-    for (int64_t column = 0; column < num_columns; column += lanes(d)) {
-      const int64_t at = r * kAttentionBlock + column;
-      hn::StoreU(hn::Mul(hn::LoadU(d, ds + at), hn::LoadU(d, slopes + at)), d, ds + at);
     }
   }
 }
@@ -336,6 +337,35 @@ HWY_NOINLINE inline void add_bias_gradient(const float* ds, int64_t num_rows, in
   }
   for (int64_t i = BlockBias::kZero - num_rows + 1; i < BlockBias::kZero + num_columns; ++i) {
     buckets[bias.bucket(base + direction * (i - BlockBias::kZero))] += sums.values[i];
+  }
+}
+
+// What scores of a block are multiplied by: 0 where they are dropped, otherwise 1 / (1 - probability).
+struct BlockDropout {
+  alignas(64) float factors[kAttentionBlock * kAttentionBlock];
+};
+
+// Of keys [key, key + num_rows), counted from the first of their sequence and a multiple of 64, along the
+// rows, by queries along the columns, whose tokens are `tokens`.
+HWY_NOINLINE inline void load_dropout(const Dropout& dropout, int64_t head, const uint64_t* tokens,
+                                      int64_t key, int64_t num_rows, int64_t num_columns,
+                                      BlockDropout& block) {
+  const FloatTag d;
+  const CounterTag d32;
+  HWY_ALIGN uint32_t low[kAttentionBlock] = {}, high[kAttentionBlock] = {};
+  for (int64_t column = 0; column < num_columns; ++column) {
+    low[column] = static_cast<uint32_t>(tokens[column]);
+    high[column] = static_cast<uint32_t>(tokens[column] >> 32);
+  }
+  const auto threshold = hn::Set(d32, dropout.threshold());
+  const auto scale = hn::Set(d, dropout.scale());
+  for (int64_t column = 0; column < num_columns; column += lanes(d)) {
+    for_each_dropout_number(
+        dropout.site, hn::Load(d32, low + column), hn::Load(d32, high + column), dropout_element(head, key),
+        num_rows, [&](int64_t row, CounterVec number) HWY_ATTR {
+          const auto is_dropped = hn::RebindMask(d, hn::Lt(number, threshold));
+          hn::Store(hn::IfThenZeroElse(is_dropped, scale), d, block.factors + row * kAttentionBlock + column);
+        });
   }
 }
 

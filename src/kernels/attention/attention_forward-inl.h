@@ -32,6 +32,7 @@ struct ForwardRows {
   float softcap;
   int64_t head = 0;
   const PositionBias* bias = nullptr;
+  const Dropout* dropout = nullptr;
 };
 
 // o and lse of query rows [begin, min(begin + kAttentionTaskRows, end)) over those of the key rows
@@ -59,6 +60,7 @@ HWY_NOINLINE void forward_task(const ForwardRows<A>& rows, int64_t begin, int64_
   const int64_t key_end = std::min(key_limit, last.begin + last.count + rows.shift + rows.reach.ahead);
   const int64_t first_seen = std::max(key_begin, begin + rows.shift - rows.reach.before + 1);
   BlockBias bias;
+  BlockDropout dropout;
   for (int64_t key = key_begin + (first_seen - key_begin) / kAttentionBlock * kAttentionBlock; key < key_end;
        key += kAttentionBlock) {
     const int64_t num_keys = std::min(kAttentionBlock, key_end - key);
@@ -77,6 +79,11 @@ HWY_NOINLINE void forward_task(const ForwardRows<A>& rows, int64_t begin, int64_
       }
       if (!band.covers(num_keys, n)) mask_scores(band, num_keys, n, scores);
       softmax_step(scores, num_keys, n, max[i], sum[i], o_panel[i], E);
+      if (rows.dropout != nullptr) {
+        load_dropout(*rows.dropout, rows.head, rows.dropout->tokens.data() + slices[i].begin, key - key_begin,
+                     num_keys, n, dropout);
+        multiply_elements(dropout.factors, num_keys, n, scores);
+      }
       multiply<Update::kAdd>(as_columns(v_SE, E), scores, E, num_keys, n, o_panel[i]);
     }
   }
@@ -119,7 +126,8 @@ void general_forward_hwy(const AttentionInputs& inputs, const AttentionShape& sh
                                    .scale = shape.scale,
                                    .softcap = shape.softcap,
                                    .head = h,
-                                   .bias = inputs.bias};
+                                   .bias = inputs.bias,
+                                   .dropout = inputs.dropout};
       forward_task(rows, task.begin, task.end, task.other_begin, task.other_end, memory.buffers());
     });
   });

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/attention/attention_shape.h"
+#include "kernels/dropout/dropout.h"
 #include "kernels/update.h"
 #include "tensor/tensor_view.h"
 
@@ -40,6 +41,9 @@ struct AttentionInputs {
   // less than w, in both directions unless causal.
   bool causal = true;
   const PositionBias* bias = nullptr;
+  // What is dropped of the probabilities: element dropout_element(h, s) of query t's token, with s counted
+  // from the first key of the sequence. Null: nothing.
+  const Dropout* dropout = nullptr;
 
   // Causal attention inside the sequences of fused rows.
   static AttentionInputs of_fused(ConstTensorView qkv_TQ, const AttentionShape& shape,

@@ -35,17 +35,30 @@ struct GeneralPairs {
     for (int64_t i = 0; i < shape.head_dim; ++i) sum += static_cast<double>(to_float(a[i])) * to_float(b[i]);
     return sum;
   }
-  // Calls body(t, first, last, shift) for every query t and the keys [first, last) that it sees.
+  struct Keys {
+    int64_t first, last;  // that a query sees
+    int64_t shift;        // from the row of a query to that of the key at its position
+    int64_t begin;        // of the sequence
+  };
+  // Calls body(t, keys) for every query t.
   template <typename Body>
   void for_each_query(const Body& body) const {
     for (size_t n = 0; n + 1 < inputs.cu_queries.size(); ++n) {
       const int64_t key_begin = inputs.cu_keys[n], key_end = inputs.cu_keys[n + 1];
       const int64_t shift = key_end - inputs.cu_queries[n + 1];
       for (int64_t t = inputs.cu_queries[n]; t < inputs.cu_queries[n + 1]; ++t) {
-        body(t, std::max(key_begin, t + shift - reach.before + 1),
-             std::min(key_end, t + shift + reach.ahead + 1), shift);
+        body(t, Keys{std::max(key_begin, t + shift - reach.before + 1),
+                     std::min(key_end, t + shift + reach.ahead + 1), shift, key_begin});
       }
     }
+  }
+  // m_ts, for the keys of a sequence from `key_begin` on.
+  double factor(int64_t h, int64_t t, int64_t s, int64_t key_begin) const {
+    const Dropout* const dropout = inputs.dropout;
+    if (dropout == nullptr) return 1;
+    const uint32_t number = dropout_number(dropout->site, dropout->tokens[static_cast<size_t>(t)],
+                                           dropout_element(h, s - key_begin));
+    return number < dropout->threshold() ? 0 : dropout->scale();
   }
   double score(int64_t h, int64_t t, int64_t s, int64_t shift) const {
     const double capped = shape.softcap == 0 ? product(h, t, s) : shape.softcap * tanh_of(h, t, s);
@@ -76,14 +89,16 @@ void general_forward_ref(const AttentionInputs& inputs, const AttentionShape& sh
   with_activation_type(inputs.q_rows.dtype(), [&]<typename A>(A) {
     const GeneralPairs<A> pairs(inputs, shape);
     pool.parallel_for(H, [&](int64_t h) {
-      pairs.for_each_query([&](int64_t t, int64_t first, int64_t last, int64_t shift) {
+      pairs.for_each_query([&](int64_t t, const auto& keys) {
+        const auto [first, last, shift, key_begin] = keys;
         double max = -HUGE_VAL, sum = 0;
         for (int64_t s = first; s < last; ++s) max = std::max(max, pairs.score(h, t, s, shift));
         for (int64_t s = first; s < last; ++s) sum += std::exp(pairs.score(h, t, s, shift) - max);
         for (int64_t i = 0; i < E; ++i) {
           double value = 0;
           for (int64_t s = first; s < last; ++s)
-            value += std::exp(pairs.score(h, t, s, shift) - max) / sum * to_float(pairs.v(h, s)[i]);
+            value += pairs.factor(h, t, s, key_begin) * std::exp(pairs.score(h, t, s, shift) - max) / sum *
+                     to_float(pairs.v(h, s)[i]);
           o_THE.as<A>()[(t * H + h) * E + i] = from_float<A>(static_cast<float>(value));
         }
         if (!lse_HT.empty()) lse_HT.as<float>()[h * T + t] = static_cast<float>(max + std::log(sum));
@@ -108,18 +123,20 @@ void general_backward_ref(ConstTensorView do_THE, const AttentionInputs& inputs,
     const GeneralPairs<A> pairs(inputs, shape);
     for (int64_t h = 0; h < H; ++h) {
       const int64_t g = h / pairs.group();
-      pairs.for_each_query([&](int64_t t, int64_t first, int64_t last, int64_t shift) {
+      pairs.for_each_query([&](int64_t t, const auto& keys) {
+        const auto [first, last, shift, key_begin] = keys;
         const A* const d_o = do_THE.as<A>() + index(t, H, h);
         const double delta = pairs.dot(o_THE.as<A>() + index(t, H, h), d_o);
         for (int64_t s = first; s < last; ++s) {
           const double p = std::exp(pairs.score(h, t, s, shift) - lse_HT.as<float>()[h * T + t]);
-          const double ds = last - first == 1 ? 0 : p * (pairs.dot(d_o, pairs.v(h, s)) - delta);
+          const double m = pairs.factor(h, t, s, key_begin);
+          const double ds = last - first == 1 ? 0 : p * (m * pairs.dot(d_o, pairs.v(h, s)) - delta);
           const double dproduct = ds * pairs.cap_slope(h, t, s);
           for (int64_t i = 0; i < E; ++i) {
             const auto at = static_cast<size_t>(i);
             dq[index(t, H, h) + at] += shape.scale * dproduct * to_float(pairs.k(h, s)[i]);
             dk[index(s, G, g) + at] += shape.scale * dproduct * to_float(pairs.q(h, t)[i]);
-            dv[index(s, G, g) + at] += p * to_float(d_o[i]);
+            dv[index(s, G, g) + at] += m * p * to_float(d_o[i]);
           }
           if (!dtable.empty()) dtable[static_cast<size_t>(inputs.bias->bucket(s - t - shift) * H + h)] += ds;
         }

@@ -15,12 +15,14 @@ struct GeneralCase {
   std::vector<int32_t> queries, keys;  // lengths; no keys: queries see themselves
   bool causal = false;
   int64_t num_buckets = 0;  // of a position bias
+  float dropout = 0;
 
   bool is_fused() const { return keys.empty(); }
   std::string describe() const {
-    return fmt::format("H {} G {} E {} window {} queries {} keys {} causal {} buckets {}", shape.num_heads,
-                       shape.num_key_value_heads, shape.head_dim, shape.sliding_window,
-                       testing::PrintToString(queries), testing::PrintToString(keys), causal, num_buckets);
+    return fmt::format("H {} G {} E {} window {} queries {} keys {} causal {} buckets {} dropout {}",
+                       shape.num_heads, shape.num_key_value_heads, shape.head_dim, shape.sliding_window,
+                       testing::PrintToString(queries), testing::PrintToString(keys), causal, num_buckets,
+                       dropout);
   }
 };
 
@@ -50,6 +52,9 @@ class GeneralRun {
     for (int64_t i = 0; i <= 2 * zero; ++i)
       buckets_.push_back(static_cast<int32_t>((i * 7 + i / 5) % std::max<int64_t>(1, c.num_buckets)));
     bias_ = {table_.view(), buckets_, zero};
+    for (int64_t t = 0; t < cu_queries_.back(); ++t)
+      tokens_.push_back(0x3'0000'0000u * static_cast<uint64_t>(t + 5));
+    dropout_ = {c.dropout, 0x1234'5678'9ABC, tokens_};
   }
 
   GuardedTensor& q() { return q_; }
@@ -67,6 +72,7 @@ class GeneralRun {
                               .cu_keys = cu_keys_,
                               .causal = c_.causal};
     if (c_.num_buckets > 0) inputs.bias = &bias_;
+    if (c_.dropout > 0) inputs.dropout = &dropout_;
     return inputs;
   }
 
@@ -105,6 +111,8 @@ class GeneralRun {
   std::vector<int32_t> cu_queries_, cu_keys_, buckets_;
   GuardedTensor q_, kv_, table_, d_o_;
   PositionBias bias_;
+  std::vector<uint64_t> tokens_;
+  Dropout dropout_;
 };
 
 const AttentionKernels& reference() {
@@ -129,7 +137,10 @@ TEST(GeneralAttentionReference, GradientsAgreeWithDifferences) {
        {GeneralCase{shape_of(2, 1, 3), {2, 3}, {4, 1}}, GeneralCase{shape_of(2, 2, 2), {5, 1}, {}, false, 3},
         GeneralCase{shape_of(2, 2, 2, 2), {5}, {}, false, 3},
         GeneralCase{shape_of(2, 1, 2), {5, 2}, {}, true, 3},
-        GeneralCase{{2, 1, 3, 0, 0.7f, 1.5f}, {2, 3}, {4, 1}}}) {
+        GeneralCase{{2, 1, 3, 0, 0.7f, 1.5f}, {2, 3}, {4, 1}},
+        GeneralCase{shape_of(2, 1, 3), {2, 3}, {4, 1}, false, 0, 0.4f},
+        GeneralCase{shape_of(2, 2, 2), {5, 2}, {}, false, 3, 0.3f},
+        GeneralCase{{2, 1, 3, 0, 0.7f, 1.5f}, {4, 3}, {}, true, 0, 0.4f}}) {
     GeneralRun run(c, DType::kF32);
     const GeneralRun::Result result = run.run(reference(), pool);
     const auto check = [&](GuardedTensor& at, const GuardedTensor& gradient) {
@@ -175,6 +186,11 @@ std::vector<GeneralCase> drawn_general_cases() {
       {shape_of(2, 2, 16), {300, 7}, {}, true, 8},
       {shape_of(4, 2, 16, 65), {260, 1, 30}, {}},
       {shape_of(2, 2, 16, 1), {70}, {}},
+      {shape_of(2, 2, 8), {1, 3}, {1, 2}, false, 0, 0.3f},
+      {shape_of(3, 3, 64), {200, 63}, {}, false, 32, 0.1f},
+      {shape_of(4, 2, 16, 65), {260, 1, 30}, {}, true, 0, 0.5f},
+      {shape_of(2, 1, 33), {64, 65, 1}, {129, 1, 200}, false, 0, 0.1f},
+      {{2, 1, 16, 0, 0.25f, 1.5f}, {150, 20}, {}, true, 0, 0.3f},
   };
   const CounterRng rng(11, 0);
   uint64_t drawn = 0;
@@ -192,6 +208,7 @@ std::vector<GeneralCase> drawn_general_cases() {
     if (is_cross) c.shape.sliding_window = 0;
     c.causal = !is_cross && draw(0, 1) == 1;
     if (!is_cross && draw(0, 1) == 1) c.num_buckets = draw(1, 40);
+    if (draw(0, 1) == 1) c.dropout = 0.1f;
     cases.push_back(c);
   }
   return cases;
@@ -232,7 +249,8 @@ TEST(GeneralAttention, MatchesTheReferenceInEveryImplementation) {
 
 TEST(GeneralAttention, DoesNotDependOnTheNumberOfThreads) {
   for (const GeneralCase& c : {GeneralCase{shape_of(2, 1, 20), {150, 3}, {70, 300}},
-                               GeneralCase{shape_of(3, 3, 16), {400, 9, 130}, {}, false, 12}}) {
+                               GeneralCase{shape_of(3, 3, 16), {400, 9, 130}, {}, false, 12},
+                               GeneralCase{shape_of(2, 2, 16), {150, 30}, {}, false, 12, 0.1f}}) {
     for (const auto& implementation : attention_table().usable()) {
       expect_thread_independent(
           [&](ThreadPool& pool) {
@@ -256,6 +274,30 @@ TEST(GeneralAttention, QueriesOfOneKeyGiveNoGradientOfScores) {
   }
 }
 
+// With values of one, the output of a query is the sum of the weights that are kept.
+TEST(GeneralAttention, DropsTheExpectedShareOfTheWeights) {
+  ThreadPool pool(2);
+  const GeneralCase c = {shape_of(4, 4, 8), {300}, {300}, false, 0, 0.2f};
+  for (const auto& implementation : attention_table().usable()) {
+    GeneralRun run(c, DType::kF32);
+    run.q().fill(0);  // all weights are equal
+    run.kv().fill(1);
+    const GeneralRun::Result result = run.run(implementation.kernels, pool);
+    double sum = 0, squares = 0;
+    for (int64_t t = 0; t < 300; ++t) {
+      for (int64_t h = 0; h < 4; ++h) {
+        const double kept = result.o[(t * 4 + h) * 8];
+        sum += kept;
+        squares += (kept - 1) * (kept - 1);
+      }
+    }
+    // Each is the mean of 300 factors of variance p / (1 - p) = 1/4, and they are independent.
+    const double n = 4 * 300, variance = 0.25 / 300;
+    EXPECT_NEAR(sum / n, 1, 5 * std::sqrt(variance / n)) << describe(implementation);
+    EXPECT_NEAR(squares / n, variance, 5 * variance * std::sqrt(2 / n)) << describe(implementation);
+  }
+}
+
 TEST(GeneralAttention, RefusesWhatDoesNotFit) {
   ThreadPool pool(1);
   const GeneralCase c = {shape_of(2, 1, 4), {3, 2}, {2, 5}};
@@ -271,6 +313,11 @@ TEST(GeneralAttention, RefusesWhatDoesNotFit) {
   EXPECT_THROW(call(other), Error);
   other = run.inputs();
   other.v_column = 5;
+  EXPECT_THROW(call(other), Error);
+  const std::vector<uint64_t> too_few(4);
+  const Dropout dropout = {0.1f, 0, too_few};
+  other = run.inputs();
+  other.dropout = &dropout;
   EXPECT_THROW(call(other), Error);
   const std::vector<int32_t> without_keys = {0, 0, 7};
   other = run.inputs();

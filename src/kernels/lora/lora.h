@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "kernels/update.h"
 #include "platform/thread_pool.h"
@@ -29,16 +28,5 @@ void lora_place(ConstTensorView b_NR, const LoraBlock& block, TensorView e_RN, T
 // + j].
 void lora_take(ConstTensorView de_RN, const LoraBlock& block, TensorView db_NR, Update update,
                ThreadPool& pool);
-
-// The dropout mask depends only on site, token and column. A 16-bit number decides for each element, so
-// `probability` is rounded to a multiple of 2^-16.
-struct Dropout {
-  float probability = 0;                  // of being dropped, below 1
-  uint64_t site = 0;                      // of the layer and product
-  std::span<const uint64_t> tokens = {};  // [T] a number for every token
-};
-
-// y_TD = or += x_TD / (1 - probability) where an element is kept, otherwise 0. y may be x.
-void dropout(ConstTensorView x_TD, const Dropout& which, TensorView y_TD, Update update, ThreadPool& pool);
 
 }  // namespace tessera
