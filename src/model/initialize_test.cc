@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -86,6 +87,35 @@ TEST(InitializeParameter, MatricesOfT5DeviateByTheirWidths) {
   expect("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", ParameterKind::kPositionBias,
          0.2);
   expect("shared.weight", ParameterKind::kEmbedding, 2);
+}
+
+// ModernBertPreTrainedModel._init_weights: trunc_normal_ at two deviations leaves 0.8796 of one.
+TEST(InitializeParameter, MatricesOfModernBertAreCutOff) {
+  ModelConfig config;
+  config.family = "modernbert";
+  config.initializer_range = 0.02;
+  config.num_hidden_layers = 8;
+  config.encoder = EncoderOnly{.initializer_cutoff_factor = 2};
+  const auto check = [&](const std::string& name, double deviation) {
+    const Parameter parameter = matrix(name, 200, 100);
+    std::vector<float> values(20'000);
+    initialize_parameter(parameter, config, 7, 0, TensorView(values.data(), DType::kF32, {20'000}));
+    double squares = 0;
+    float largest = 0;
+    for (const float value : values) {
+      squares += static_cast<double>(value) * value;
+      largest = std::max(largest, std::abs(value));
+    }
+    EXPECT_NEAR(std::sqrt(squares / 20'000), 0.8796 * deviation, 0.02 * deviation) << name;
+    EXPECT_LE(largest, 2.0001 * deviation) << name;
+    EXPECT_GT(largest, 1.95 * deviation) << name;
+  };
+  check("model.layers.0.attn.Wqkv.weight", 0.02);
+  check("model.layers.0.attn.Wo.weight", 0.005);
+  check("model.layers.0.mlp.Wi.weight", 0.02);
+  check("model.layers.0.mlp.Wo.weight", 0.005);
+  check("head.dense.weight", 0.005);
+  check("model.embeddings.tok_embeddings.weight", 0.02);
 }
 
 TEST(InitializeParameter, Bf16IsTheRoundedFloat) {

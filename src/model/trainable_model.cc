@@ -17,6 +17,8 @@ void check_batch(const PackedBatch& batch, const ActivationLimits& limits, int64
       batch.positions.size() == batch.input_ids.size() && batch.targets.size() == batch.input_ids.size(),
       "{} ids, {} positions, {} targets", batch.input_ids.size(), batch.positions.size(),
       batch.targets.size());
+  TESSERA_CHECK(batch.token_types.empty() || batch.token_types.size() == batch.input_ids.size(),
+                "{} token types", batch.token_types.size());
   for (size_t t = 0; t < batch.input_ids.size(); ++t) {
     const int32_t id = batch.input_ids[t];
     const int32_t target = batch.targets[t];
@@ -108,9 +110,14 @@ ActivationBytes TrainableModel::reserved_bytes() const {
           workspace_.size_bytes(), packed_weights().reserved_packed_bytes()};
 }
 
-void TrainableModel::begin(const PackedBatch& batch) {
+void TrainableModel::draw_dropout(const PassDropout& of_pass) {
+  adapter_dropout_ = {of_pass.of_adapters, of_pass.seed, of_pass.tokens};
+}
+
+void TrainableModel::begin(const PackedBatch& batch, bool is_training) {
   TESSERA_CHECK(parameters_.has_weights() && packed_weights().has_weights(), "no weights are bound");
   is_abandoned_ = false;
+  is_training_ = is_training;
   has_backward_ = limits_.training;
   check_batch(batch, limits_, config_.vocab_size);
   Arena saved(saved_memory_);
@@ -123,7 +130,11 @@ void TrainableModel::begin(const PackedBatch& batch) {
 
 void TrainableModel::forward_embedding(const PackedBatch& batch) {
   open_weights(0, WeightUse::kForward);
-  if (!is_abandoned_) compute_embedding(batch);
+  if (!is_abandoned_) {
+    compute_embedding(batch);
+    if (is_training_ && embedding_noise_) add_noise();
+    finish_embedding(batch);
+  }
   close_weights(0);
 }
 
@@ -198,11 +209,8 @@ LossSums TrainableModel::forward_backward(const PackedBatch& batch, float grad_s
                                           WeightUpdate gradient_update) {
   TESSERA_CHECK(limits_.training, "activations are reserved for the forward pass only");
   TESSERA_CHECK(parameters_.has_gradients(), "no gradients are bound");
-  is_training_ = true;
-  begin(batch);
-  is_training_ = false;
+  begin(batch, /*is_training=*/true);
   forward_embedding(batch);
-  if (embedding_noise_ && !is_abandoned_) add_noise();
   forward_layers();
   open_head_weights();
   open_head_gradients();

@@ -17,6 +17,7 @@
 #include "formats/huggingface/model_config.h"
 #include "io/async_file.h"
 #include "model/bound_parameters.h"
+#include "model/dropout_place.h"
 #include "model/flops.h"
 #include "model/lora.h"
 #include "model/parameter_access.h"
@@ -142,9 +143,9 @@ class TrainableModel {
   void call_between_layers(BetweenLayers hook) { between_layers_ = std::move(hook); }
   // forward_backward() adds this noise, rounded to dtype(), to the embedding. An empty function adds none.
   void add_embedding_noise(EmbeddingNoise noise) { embedding_noise_ = std::move(noise); }
-  // forward_backward() drops inputs of adapters (config().lora): `which` has a number for every token of the
-  // next batch, which outlives the pass; its site is the seed.
-  void drop_adapter_inputs(const Dropout& which) { dropout_ = which; }
+  // What forward_backward() drops (config().dropout, and inputs of adapters) follows from these numbers of
+  // the tokens of the next batch, which outlive the pass. Without any nothing is dropped.
+  void draw_dropout(const PassDropout& of_pass);
   // For debugging; an empty function stops watching.
   void watch_layers(LayerWatch watch) { watch_ = std::move(watch); }
   void watch_gradients(GradientWatch watch) { gradient_watch_ = std::move(watch); }
@@ -178,9 +179,15 @@ class TrainableModel {
   // Whether a backward pass follows, which reads what forward saves.
   bool has_backward() const { return has_backward_; }
   const LoraLimits& lora_limits() const { return lora_limits_; }
-  // The dropout of the pass that begins; null: none.
+  // What the pass drops of the inputs of adapters; null: nothing.
   const Dropout* adapter_dropout() const {
-    return is_training_ && dropout_.probability > 0 ? &dropout_ : nullptr;
+    return is_training_ && adapter_dropout_.drops() ? &adapter_dropout_ : nullptr;
+  }
+  // What the pass drops at a place, of all tokens of the batch.
+  Dropout dropout_at(double rate, DropoutPlace place, int64_t layer) const {
+    if (!is_training_ || rate == 0 || adapter_dropout_.tokens.empty()) return {};
+    return {static_cast<float>(rate), dropout_site(adapter_dropout_.site, place, layer),
+            adapter_dropout_.tokens};
   }
   // Shows the result of a part of a layer.
   void show(int64_t layer, const char* part, ConstTensorView values_TD) const {
@@ -192,7 +199,7 @@ class TrainableModel {
   // The parts of a pass, which open and close the groups they use (parameter_access.h).
   //
   // Checks the batch, lays out the buffers for it and binds the workspace.
-  void begin(const PackedBatch& batch);
+  void begin(const PackedBatch& batch, bool is_training = false);
   void forward_embedding(const PackedBatch& batch);
   void forward_layers();
   void open_head_weights();
@@ -220,6 +227,8 @@ class TrainableModel {
   // 0. Without targets in the batch compute_head() leaves the gradients alone and returns {}; the gradient of
   // the stream is then zero.
   virtual void compute_embedding(const PackedBatch& batch) = 0;
+  // What comes between the embedding of the tokens, to which noise may have been added, and the first layer.
+  virtual void finish_embedding(const PackedBatch& /*batch*/) {}
   virtual EmbeddingBuffers embedding_buffers() = 0;
   virtual void compute_layer(int64_t layer) = 0;
   // by_sequence [num_sequences] is zero, or empty.
@@ -261,9 +270,9 @@ class TrainableModel {
   EmbeddingNoise embedding_noise_;
   std::vector<float> noise_;            // a few rows of it
   std::vector<std::byte> noise_bytes_;  // in dtype()
-  Dropout dropout_;
-  bool is_training_ = false;   // the pass, rather than computing a loss alone
-  bool is_abandoned_ = false;  // the rest of the pass is not computed
+  Dropout adapter_dropout_;             // its site is the seed of the pass
+  bool is_training_ = false;            // the pass, rather than computing a loss alone
+  bool is_abandoned_ = false;           // the rest of the pass is not computed
   LayerWatch watch_;
   GradientWatch gradient_watch_;
   ActivationLimits limits_;

@@ -34,6 +34,14 @@ void check_state_blocks(const OptimizerSpec& optimizer, const ParameterLayout& l
   }
 }
 
+void check_attention_dropout(const RunSpec& spec, const ModelConfig& config) {
+  if (config.dropout.attention == 0 || spec.sharding.context_parallel_size == 1) return;
+  fail(ExitCode::kBadConfig,
+       "context_parallel_size {}: ranks cannot share the rows of a model with attention_dropout {} in its "
+       "config.json: leave one of the two out",
+       spec.sharding.context_parallel_size, config.dropout.attention);
+}
+
 // What models with an encoder lack, and how long their rows may be.
 void check_encoder(const RunSpec& spec, const ModelConfig& config, const RowLengths& data) {
   if (!config.encoder && !config.encoder_decoder) return;
@@ -72,7 +80,8 @@ void check_experts(const RunSpec& spec, const ModelConfig& config) {
 
 // Numbers of ranks that may share rows, above `size` and up to all ranks.
 std::vector<int64_t> larger_teams(const ModelConfig& config, const MachineResources& machine, int64_t size) {
-  if (config.encoder_decoder || config.encoder || has_balance_loss(config)) return {};
+  if (config.encoder_decoder || config.encoder || has_balance_loss(config) || config.dropout.attention > 0)
+    return {};
   const AttentionShape heads = attention_shape(config, 0);
   std::vector<int64_t> sizes;
   while (++size <= int64_t{machine.num_nodes} * machine.local_world_size) {
@@ -103,6 +112,7 @@ RunPlanner::RunPlanner(const RunSpec& spec, const TrainableModel& model, const B
       micro_batches_(micro_batches_of_rank(batch)),
       micro_batch_rows_(tessera::micro_batch_rows(batch)) {
   check_encoder(spec, model.config(), data_);
+  check_attention_dropout(spec, model.config());
   check_experts(spec, model.config());
   check_state_blocks(spec.optimizer, model.layout());
   const AttentionShape heads = attention_shape(model.config(), 0);

@@ -17,6 +17,7 @@ struct PackedBatch {
   // end of a sequence and wherever that label is ignored. The shift in Hugging Face's loss is already
   // applied. In an encoder, the label of position t itself.
   std::vector<int32_t> targets;
+  std::vector<int32_t> token_types;  // [T] of an encoder; empty: all are 0
   std::vector<int32_t>
       cu_seqlens;           // [num_sequences + 1], 0 = first, T = last: attention stays inside a sequence
   int64_t num_targets = 0;  // targets that are not kIgnoredLabel

@@ -190,6 +190,14 @@ double sum_of_squares(const ParameterLayout& layout, const std::vector<float>& v
   return sum;
 }
 
+std::vector<uint64_t> numbers_of_tokens(const PackedBatch& batch) {
+  std::vector<uint64_t> numbers;
+  for (size_t t = 0; t < batch.input_ids.size(); ++t)
+    numbers.push_back(static_cast<uint64_t>(batch.positions[t]) << 32 |
+                      static_cast<uint64_t>(batch.input_ids[t]));
+  return numbers;
+}
+
 ActivationLimits limits_of(const PackedBatch& batch, bool gradient_checkpointing) {
   ActivationLimits limits;
   limits.max_tokens = batch.num_tokens();

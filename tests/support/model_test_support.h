@@ -122,10 +122,10 @@ double sum_of_squares(const ParameterLayout& layout, const std::vector<float>& v
 ActivationLimits limits_of(const PackedBatch& batch, bool gradient_checkpointing = false);
 
 // Expects that the gradients of a float32 model, computed from these weights and this batch, agree in every
-// parameter with central differences of the loss, along a direction with components in all its elements.
-template <typename Model>
+// parameter with central differences of `loss()`, along a direction with components in all its elements.
+template <typename Model, typename Loss>
 void expect_gradients_are_differences(TestModelOf<Model>& test, const std::vector<float>& weights,
-                                      const PackedBatch& batch, double norm) {
+                                      double norm, const Loss& loss) {
   const std::vector<float> gradients = test.gradients();
   for (const Parameter& parameter : test.model().layout().parameters()) {
     std::vector<float> direction(static_cast<size_t>(parameter.num_elements));
@@ -136,18 +136,27 @@ void expect_gradients_are_differences(TestModelOf<Model>& test, const std::vecto
       along += static_cast<double>(direction[i]) * gradient;
       length += static_cast<double>(direction[i]) * direction[i];
     }
-    const auto step = static_cast<float>(2e-3 / std::sqrt(length));
+    const auto step = static_cast<float>(5e-4 / std::sqrt(length));
     const auto loss_at = [&](float factor) {
       std::vector<float> moved = weights;
       for (size_t i = 0; i < direction.size(); ++i)
         moved[static_cast<size_t>(parameter.offset) + i] += factor * direction[i];
       test.set_weights(moved);
-      return test.model().forward_loss(batch).loss_sum;
+      return loss();
     };
     const double difference = (loss_at(step) - loss_at(-step)) / (2.0 * step);
     EXPECT_NEAR(difference, along, 0.02 * std::abs(along) + 2e-3 * norm * std::sqrt(length))
         << parameter.name;
   }
 }
+template <typename Model>
+void expect_gradients_are_differences(TestModelOf<Model>& test, const std::vector<float>& weights,
+                                      const PackedBatch& batch, double norm) {
+  expect_gradients_are_differences(test, weights, norm,
+                                   [&] { return test.model().forward_loss(batch).loss_sum; });
+}
+
+// A number for every token of the batch, from its place in its row alone.
+std::vector<uint64_t> numbers_of_tokens(const PackedBatch& batch);
 
 }  // namespace tessera

@@ -178,6 +178,8 @@ class SampleRank {
     for (size_t i = 0; i < batches_.size(); ++i) {
       const PassShape& pass = request_.passes[i];
       ops_.begin(&sample);
+      dropout_tokens_.resize(static_cast<size_t>(batches_[i].num_tokens()));
+      model_->draw_dropout({.tokens = dropout_tokens_});
       double squares = 0;
       model_->forward_backward(
           batches_[i], 1e-3f, /*label_smoothing=*/0,
@@ -217,6 +219,7 @@ class SampleRank {
   Part share_ = {0, 0};  // of the elements: what this rank sums and updates
   std::optional<OptimizerState> state_;
   std::vector<PackedBatch> batches_;
+  std::vector<uint64_t> dropout_tokens_;
   int64_t step_ = 0;
 };
 

@@ -134,6 +134,8 @@ void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
     context_ops.set_sequences(cu_seqlens);
     batch = slice;
   }
+  const std::vector<uint64_t> dropout_tokens(static_cast<size_t>(batch.num_tokens()));
+  model->draw_dropout({.tokens = dropout_tokens});
   double squares = 0;
   model->forward_backward(
       batch, /*grad_scale=*/1, /*label_smoothing=*/0,

@@ -28,6 +28,8 @@ inline double read_soft_cap(const JsonNode& fields, const char* name, double abs
 }
 // The dictionary of the rotary embedding's settings.
 JsonNode rope_fields(const JsonNode& fields);
+// A probability below 1.
+double read_dropout(const JsonNode& rate, double absent);
 // bos_token_id, eos_token_id and pad_token_id; vocab_size is known.
 void read_tokens(const JsonNode& fields, const FamilyInfo& family, ModelConfig& config);
 

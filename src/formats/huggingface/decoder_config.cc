@@ -167,6 +167,12 @@ int64_t read_size(const JsonNode& size, std::optional<int64_t> absent, int64_t m
   return size.is_null() && absent ? *absent : size.integer(1, max);
 }
 
+double read_dropout(const JsonNode& rate, double absent) {
+  const double value = rate.number_or(absent);
+  if (!(value >= 0 && value < 1)) rate.expected("a number from 0 to below 1");
+  return value;
+}
+
 double read_positive(const JsonNode& number, double absent, double max) {
   const double value = number.number_or(absent);
   if (!(value > 0 && value <= max)) number.expected(fmt::format("a number above 0, at most {}", max));
@@ -241,6 +247,7 @@ ModelConfig read_decoder_config(const JsonNode& fields, const FamilyInfo& family
   read_sliding_window(fields, family, config);
   read_rope(fields, family, config);
   read_tokens(fields, family, config);
+  config.dropout.attention = read_dropout(fields["attention_dropout"], 0);
   config.tie_word_embeddings = fields["tie_word_embeddings"].boolean_or(family.tie_word_embeddings);
   config.o_bias = family.has_attention_bias && fields["attention_bias"].boolean_or(false);
   config.qkv_bias = config.o_bias || family.has_qkv_bias;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/text.h"
 #include "formats/huggingface/config_reading.h"
 
@@ -46,6 +45,10 @@ void read_encoder_sizes(const JsonNode& fields, bool is_modernbert, ModelConfig&
 void read_modernbert(const JsonNode& fields, ModelConfig& config, EncoderOnly& encoder) {
   encoder.norm_first = true;
   encoder.has_positions = false;
+  // Absent and null are not the same: ModernBertConfig has 2, and ModernBertPreTrainedModel takes 3 for None.
+  const JsonNode cutoff = fields["initializer_cutoff_factor"];
+  encoder.initializer_cutoff_factor =
+      read_positive(cutoff, fields.contains("initializer_cutoff_factor") ? 3 : 2, 1000);
   encoder.norm_bias = fields["norm_bias"].boolean_or(false);
   encoder.transform_bias = fields["classifier_bias"].boolean_or(false);
   encoder.lm_head_bias = fields["decoder_bias"].boolean_or(true);
@@ -86,17 +89,18 @@ void read_modernbert(const JsonNode& fields, ModelConfig& config, EncoderOnly& e
   encoder.local_rope_theta = theta("sliding_attention", "local_rope_theta", 10'000);
 }
 
-void note_dropout(const JsonNode& fields, const FamilyInfo& family, bool is_modernbert) {
-  for (const char* name : {"hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout",
-                           "embedding_dropout", "mlp_dropout"}) {
-    const bool is_of_bert = std::string_view(name).ends_with("_prob");
-    const double rate = fields[name].number_or(is_of_bert && !is_modernbert ? 0.1 : 0);
-    if (!(rate >= 0 && rate < 1)) fields[name].expected("a number from 0 to 1");
-    if (rate == 0) continue;
-    log_warning_once(fmt::format("{}: field '{}': {} has no effect: {} is trained without dropout",
-                                 fields.origin(), name, rate, family.model_type));
-    return;
+DropoutRates read_encoder_dropout(const JsonNode& fields, bool is_modernbert) {
+  DropoutRates rates;
+  if (is_modernbert) {
+    rates.embedding = read_dropout(fields["embedding_dropout"], 0);
+    rates.attention = rates.attention_output = read_dropout(fields["attention_dropout"], 0);
+    rates.mlp_hidden = read_dropout(fields["mlp_dropout"], 0);
+  } else {
+    rates.embedding = rates.attention_output = rates.mlp_output =
+        read_dropout(fields["hidden_dropout_prob"], 0.1);
+    rates.attention = read_dropout(fields["attention_probs_dropout_prob"], 0.1);
   }
+  return rates;
 }
 
 }  // namespace
@@ -128,7 +132,7 @@ ModelConfig read_encoder_config(const JsonNode& fields, const FamilyInfo& family
     }
   }
   config.encoder = encoder;
-  note_dropout(fields, family, is_modernbert);
+  config.dropout = read_encoder_dropout(fields, is_modernbert);
   return config;
 }
 

@@ -71,6 +71,7 @@ struct EncoderOnly {
   double local_rope_theta = 0;  // of layers with a sliding window; rope_theta is that of the others
   bool transform_bias = true;   // of the layer before the LM head
   bool lm_head_bias = true;
+  double initializer_cutoff_factor = 0;  // initial values are at most this many deviations; 0: any
 
   bool operator==(const EncoderOnly&) const = default;
 };
@@ -86,6 +87,19 @@ struct MixtureOfExperts {
   std::vector<bool> layers;  // which have experts; the others are dense
 
   bool operator==(const MixtureOfExperts&) const = default;
+};
+
+// The probabilities with which training drops elements, by place.
+struct DropoutRates {
+  double embedding = 0;         // of what enters the first layer of a stack
+  double attention = 0;         // of the probabilities
+  double attention_output = 0;  // of what a layer's attention adds to the stream
+  double mlp_hidden = 0;        // between the products of the MLP
+  double mlp_output = 0;        // of what the MLP adds to the stream
+  double stack_output = 0;      // of the norm after the last layer of a stack
+
+  bool operator==(const DropoutRates&) const = default;
+  bool any() const { return *this != DropoutRates(); }
 };
 
 // Fields spelled as in Hugging Face's Llama; those of other families that mean the same are read into them.
@@ -128,6 +142,7 @@ struct ModelConfig {
   double query_scale_beta = 0;
   int64_t query_scale_positions = 0;
   std::optional<MixtureOfExperts> experts;  // of decoders
+  DropoutRates dropout;
   std::optional<EncoderDecoder> encoder_decoder;
   std::optional<EncoderOnly> encoder;  // neither is set: a decoder alone
   double initializer_range = 0.02;

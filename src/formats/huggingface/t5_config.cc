@@ -3,7 +3,6 @@
 #include <array>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/text.h"
 #include "formats/huggingface/config_reading.h"
 
@@ -93,12 +92,8 @@ ModelConfig read_t5_config(const JsonNode& fields, const FamilyInfo& family) {
   if (!fields.contains("pad_token_id")) config.pad_token_id = 0;
   config.tie_word_embeddings = fields["tie_word_embeddings"].boolean_or(true);
   config.encoder_decoder = read_encoder_decoder(fields, config, num_layers);
-  const JsonNode dropout = fields["dropout_rate"];
-  const double rate = dropout.number_or(0.1);
-  if (!(rate >= 0 && rate < 1)) dropout.expected("a number from 0 to 1");
-  if (rate != 0)
-    log_warning_once(fmt::format("{}: field 'dropout_rate': {} has no effect: T5 is trained without dropout",
-                                 fields.origin(), rate));
+  const double rate = read_dropout(fields["dropout_rate"], 0.1);
+  config.dropout = {rate, rate, rate, rate, rate, rate};
   return config;
 }
 

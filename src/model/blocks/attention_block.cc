@@ -55,6 +55,8 @@ AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& con
       scratch.draw_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
     scratch.do_THE = allocate_tensor(arena, dtype, {num_tokens, q_width});
     scratch.dqkv_TQ = allocate_tensor(arena, dtype, {num_tokens, qkv_width});
+    if (config.dropout.attention_output > 0)
+      scratch.ddropped_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
   }
   return scratch;
 }
@@ -96,22 +98,31 @@ AttentionInputs general_inputs(const AttentionBlockConfig& config, const Sequenc
   AttentionInputs inputs = AttentionInputs::of_fused(saved.qkv_TQ, config.shape, sequences.cu_seqlens);
   inputs.causal = config.causal;
   inputs.bias = sequences.bias;
+  if (sequences.of_probabilities.drops()) inputs.dropout = &sequences.of_probabilities;
   return inputs;
 }
 
 // (5)
 void attend(Ops& ops, const AttentionBlockConfig& config, const SequenceInfo& sequences,
             const AttentionSaved& saved) {
-  if (config.is_general(sequences.bias)) {
+  if (sequences.is_general(config)) {
     return ops.general_attention(general_inputs(config, sequences, saved), config.shape, saved.o_THE,
                                  saved.lse_HT);
   }
   ops.attention(saved.qkv_TQ, config.shape, sequences.cu_seqlens, saved.o_THE, saved.lse_HT);
 }
 
+// (6), before the output is normalised or scaled.
+void project_output(Ops& ops, const AttentionWeights& weights, const SequenceInfo& sequences,
+                    const AttentionSaved& saved, const LoraScratch& lora, TensorView y_TD) {
+  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
+  lora_forward(ops, weights.lora_o, saved.o_THE, lora, y_TD);
+  drop_in_place(ops, sequences.of_output, y_TD);
+}
+
 void attend_backward(Ops& ops, const AttentionBlockConfig& config, const SequenceInfo& sequences,
                      const AttentionSaved& saved, ConstTensorView do_THE, TensorView dqkv_TQ) {
-  if (config.is_general(sequences.bias)) {
+  if (sequences.is_general(config)) {
     return ops.general_attention_backward(do_THE, general_inputs(config, sequences, saved), saved.o_THE,
                                           saved.lse_HT, config.shape,
                                           {dqkv_TQ, dqkv_TQ, sequences.dbias_BH, sequences.dbias_update});
@@ -122,18 +133,24 @@ void attend_backward(Ops& ops, const AttentionBlockConfig& config, const Sequenc
 
 }  // namespace
 
+void self_attention_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                              const SequenceInfo& sequences, const KeptOutputs& kept,
+                              ConstTensorView input_TD, const AttentionSaved& saved, const LoraScratch& lora,
+                              TensorView y_TD) {
+  if (!kept.qkv) project_qkv(ops, config, weights, sequences, input_TD, saved, lora);
+  if (!kept.attention) attend(ops, config, sequences, saved);
+  if (!kept.stream) project_output(ops, weights, sequences, saved, lora, y_TD);
+}
+
 void self_attention_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                             const SequenceInfo& sequences, ConstTensorView input_TD,
                             const AttentionSaved& saved, const LoraScratch& lora, TensorView y_TD) {
-  project_qkv(ops, config, weights, sequences, input_TD, saved, lora);
-  attend(ops, config, sequences, saved);
-  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
-  lora_forward(ops, weights.lora_o, saved.o_THE, lora, y_TD);
+  self_attention_recompute(ops, config, weights, sequences, /*kept=*/{}, input_TD, saved, lora, y_TD);
 }
 
 namespace {
 
-// (6), before the output is normalised or scaled, in the place of y unless there is a norm.
+// Where (6) is before the output is normalised or scaled: in the place of y unless there is a norm.
 TensorView raw_output(const AttentionBlockConfig& config, const AttentionSaved& saved, TensorView y_TD) {
   return config.output.has_norm ? saved.raw_TD : y_TD;
 }
@@ -142,14 +159,6 @@ void leave(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights&
            const AttentionSaved& saved, TensorView y_TD) {
   leave_block(ops, config.output, config.norm, weights.output_norm_D, raw_output(config, saved, y_TD), y_TD,
               saved.raw_statistics_T);
-}
-
-void project_output(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
-                    const AttentionSaved& saved, const LoraScratch& lora, TensorView y_TD) {
-  const TensorView raw_TD = raw_output(config, saved, y_TD);
-  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, raw_TD);
-  lora_forward(ops, weights.lora_o, saved.o_THE, lora, raw_TD);
-  leave(ops, config, weights, saved, y_TD);
 }
 
 }  // namespace
@@ -164,14 +173,6 @@ void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const
   leave(ops, config, weights, saved, y_TD);
 }
 
-void self_attention_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
-                              const SequenceInfo& sequences, const KeptOutputs& kept,
-                              ConstTensorView input_TD, const AttentionSaved& saved,
-                              const LoraScratch& lora) {
-  if (!kept.qkv) project_qkv(ops, config, weights, sequences, input_TD, saved, lora);
-  if (!kept.attention) attend(ops, config, sequences, saved);
-}
-
 void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                                const SequenceInfo& sequences, const KeptOutputs& kept,
                                const AttentionSaved& saved, const AttentionScratch& scratch,
@@ -180,15 +181,16 @@ void attention_block_recompute(Ops& ops, const AttentionBlockConfig& config, con
   if (!kept.qkv)
     input_TD = enter_block(ops, saved.x_TD, /*residual_TD=*/{}, weights.norm_D, config.norm, scratch.norm_TD,
                            scratch.statistics_T);
-  self_attention_recompute(ops, config, weights, sequences, kept, input_TD, saved, scratch.lora);
+  self_attention_recompute(ops, config, weights, sequences, kept, input_TD, saved, scratch.lora,
+                           raw_output(config, saved, y_TD));
   if (kept.stream) return;
-  project_output(ops, config, weights, saved, scratch.lora, y_TD);
+  leave(ops, config, weights, saved, y_TD);
   ops.add(y_TD, saved.x_TD);
 }
 
 void self_attention_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                              const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
-                             ConstTensorView dy_TD, TensorView input_TD, const AttentionSaved& saved,
+                             ConstTensorView dresult_TD, TensorView input_TD, const AttentionSaved& saved,
                              const AttentionScratch& scratch) {
   const AttentionShape& shape = config.shape;
   const int64_t q_end = shape.num_heads;
@@ -197,6 +199,7 @@ void self_attention_backward(Ops& ops, const AttentionBlockConfig& config, const
   const TensorView dqkv_TQ = scratch.dqkv_TQ;
 
   // (6) y = o wo^T + bo
+  const ConstTensorView dy_TD = dropped_gradient(ops, sequences.of_output, dresult_TD, scratch.ddropped_TD);
   if (!grads.bo_D.empty()) ops.linear_backward_bias(dy_TD, grads.bo_D, update.mode);
   if (!grads.wo_DHE.empty()) ops.linear_backward_weight(dy_TD, saved.o_THE, grads.wo_DHE, update);
   ops.linear_backward_input(dy_TD, weights.wo_DHE, do_THE, Update::kOverwrite);
@@ -253,7 +256,8 @@ void self_attention_cached(Ops& ops, const AttentionBlockConfig& config, const A
                            const LoraScratch& lora, TensorView y_TD) {
   project_qkv(ops, config, weights, sequences, input_TD, saved, lora);
   ops.attention_cached(saved.qkv_TQ, config.shape, cache.k, cache.v, cache_length, saved.o_THE);
-  project_output(ops, config, weights, saved, lora, y_TD);
+  project_output(ops, weights, sequences, saved, lora, raw_output(config, saved, y_TD));
+  leave(ops, config, weights, saved, y_TD);
 }
 
 void attention_block_cached(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,

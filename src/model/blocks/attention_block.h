@@ -7,6 +7,8 @@
 //             (5) o = attention(q, k, v)                     (T5: with a bias by position, both directions)
 //             (6) y = o wo^T + bo                            (OLMo 2: y = rmsnorm of it; Granite: a multiple)
 //
+// Training may drop some of the probabilities of (5) and of y (SequenceInfo).
+//
 // Adapters (model/lora.h) add to (2) and (6). The weights then have no gradients: their views are empty.
 //
 // The stream after the block is x + y; the next block adds them (residual_norm.h). Activation gradients are
@@ -19,6 +21,7 @@
 #include "formats/huggingface/model_config.h"
 #include "model/blocks/kept_outputs.h"
 #include "model/blocks/norm.h"
+#include "model/dropout_place.h"
 #include "model/lora.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
@@ -48,13 +51,10 @@ struct AttentionBlockConfig {
   LayerRope rope = LayerRope::kGlobal;  // (4)
   bool causal = true;
   BlockOutput output = {};
-
-  // Whether (5) needs general_attention(), which is slower.
-  bool is_general(const PositionBias* bias) const { return !causal || bias != nullptr; }
 };
 AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t layer);
 
-// Positions and sequence boundaries of a batch's tokens.
+// Positions and sequence boundaries of a batch's tokens, and what is dropped of them.
 struct SequenceInfo {
   std::span<const int32_t> cu_seqlens;  // [num_sequences + 1]
   std::span<const int32_t> positions;   // [T]
@@ -63,6 +63,13 @@ struct SequenceInfo {
   const PositionBias* bias = nullptr;
   TensorView dbias_BH = {};  // F32, where the gradient of its table goes; empty: not wanted
   Update dbias_update = Update::kOverwrite;
+  Dropout of_probabilities = {};
+  Dropout of_output = {};
+
+  // Whether (5) needs general_attention(), which is slower.
+  bool is_general(const AttentionBlockConfig& config) const {
+    return !config.causal || bias != nullptr || of_probabilities.drops();
+  }
 };
 
 // Kept from forward to backward, per token: A (D + Q + H E) + 4 H bytes, plus A Q + 4 (H + G) with head norms
@@ -86,6 +93,7 @@ struct AttentionScratch {
   TensorView norm_TD;
   TensorView statistics_T;  // F32
   TensorView draw_TD;       // backward, if the output is changed
+  TensorView ddropped_TD;   // backward, if some of the output is dropped
   TensorView do_THE;        // backward
   TensorView dqkv_TQ;       // backward
   LoraScratch lora;
@@ -107,10 +115,12 @@ AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& con
 void self_attention_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                             const SequenceInfo& sequences, ConstTensorView input_TD,
                             const AttentionSaved& saved, const LoraScratch& lora, TensorView y_TD);
-// (2) to (5), what is not in `kept`; without kept.qkv from the input.
+// Computes again what is not in `kept`; input_TD is read for qkv alone. y_TD as above, unless the stream is
+// kept.
 void self_attention_recompute(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                               const SequenceInfo& sequences, const KeptOutputs& kept,
-                              ConstTensorView input_TD, const AttentionSaved& saved, const LoraScratch& lora);
+                              ConstTensorView input_TD, const AttentionSaved& saved, const LoraScratch& lora,
+                              TensorView y_TD);
 // On return the gradient of the input is in its place. dy_TD may not share its memory.
 void self_attention_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                              const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,

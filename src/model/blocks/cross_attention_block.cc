@@ -17,17 +17,22 @@ AttentionInputs inputs_of(const CrossAttentionConfig& config, const CrossSequenc
   inputs.cu_queries = sequences.cu_targets;
   inputs.cu_keys = sequences.cu_sources;
   inputs.causal = false;
+  if (sequences.of_probabilities.drops()) inputs.dropout = &sequences.of_probabilities;
   return inputs;
 }
 
 }  // namespace
 
-void allocate_cross_attention(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_source_tokens,
-                              int64_t num_target_tokens, CrossAttentionSaved& saved) {
+void allocate_cross_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_source_tokens,
+                        int64_t num_target_tokens, CrossAttentionSaved& saved) {
   const int64_t width = heads_width(config);
   saved.q_UQ = allocate_tensor(arena, dtype, {num_target_tokens, width});
   saved.kv_SK = allocate_tensor(arena, dtype, {num_source_tokens, 2 * width});
-  saved.o_UQ = allocate_tensor(arena, dtype, {num_target_tokens, width});
+}
+
+void allocate_cross_output(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_target_tokens,
+                           CrossAttentionSaved& saved) {
+  saved.o_UQ = allocate_tensor(arena, dtype, {num_target_tokens, heads_width(config)});
   saved.lse_HU = allocate_tensor(arena, DType::kF32, {config.num_attention_heads, num_target_tokens});
 }
 
@@ -42,11 +47,36 @@ CrossAttentionScratch allocate_cross_attention_scratch(Arena& arena, const Model
     scratch.do_UQ = allocate_tensor(arena, dtype, {num_target_tokens, width});
     scratch.dq_UQ = allocate_tensor(arena, dtype, {num_target_tokens, width});
     scratch.dkv_SK = allocate_tensor(arena, dtype, {num_source_tokens, 2 * width});
+    if (config.dropout.attention_output > 0)
+      scratch.ddropped_UD = allocate_tensor(arena, dtype, {num_target_tokens, config.hidden_size});
     if (config.base_quantization != Quantization::kNone)
       scratch.dmemory_SD = allocate_tensor(arena, dtype, {num_source_tokens, config.hidden_size});
   }
   return scratch;
 }
+
+namespace {
+
+// (2) to (5), but for what is in `kept`.
+void attend_to_memory(Ops& ops, const CrossAttentionConfig& config, const CrossAttentionWeights& weights,
+                      const CrossSequences& sequences, ConstTensorView memory_SD, const KeptOutputs& kept,
+                      const CrossAttentionSaved& saved, const CrossAttentionScratch& scratch,
+                      TensorView y_UD) {
+  if (!kept.qkv) {
+    ops.linear(scratch.norm_UD, weights.wq_QD, /*bias_N=*/{}, saved.q_UQ);
+    lora_forward(ops, weights.lora_q, scratch.norm_UD, scratch.lora, saved.q_UQ);
+    ops.linear(memory_SD, weights.wkv_KD, /*bias_N=*/{}, saved.kv_SK);
+    lora_forward(ops, weights.lora_kv, memory_SD, scratch.lora_of_sources, saved.kv_SK);
+  }
+  if (!kept.attention)
+    ops.general_attention(inputs_of(config, sequences, saved), config.shape, saved.o_UQ, saved.lse_HU);
+  if (kept.stream) return;
+  ops.linear(saved.o_UQ, weights.wo_DQ, /*bias_N=*/{}, y_UD);
+  lora_forward(ops, weights.lora_o, saved.o_UQ, scratch.lora, y_UD);
+  drop_in_place(ops, sequences.of_output, y_UD);
+}
+
+}  // namespace
 
 void cross_attention_forward(Ops& ops, const CrossAttentionConfig& config,
                              const CrossAttentionWeights& weights, const CrossSequences& sequences,
@@ -55,13 +85,17 @@ void cross_attention_forward(Ops& ops, const CrossAttentionConfig& config,
                              TensorView y_UD) {
   residual_norm(ops, saved.x_UD, residual_UD, weights.norm_D, config.norm_eps, scratch.norm_UD,
                 scratch.rstd_U);
-  ops.linear(scratch.norm_UD, weights.wq_QD, /*bias_N=*/{}, saved.q_UQ);
-  lora_forward(ops, weights.lora_q, scratch.norm_UD, scratch.lora, saved.q_UQ);
-  ops.linear(memory_SD, weights.wkv_KD, /*bias_N=*/{}, saved.kv_SK);
-  lora_forward(ops, weights.lora_kv, memory_SD, scratch.lora_of_sources, saved.kv_SK);
-  ops.general_attention(inputs_of(config, sequences, saved), config.shape, saved.o_UQ, saved.lse_HU);
-  ops.linear(saved.o_UQ, weights.wo_DQ, /*bias_N=*/{}, y_UD);
-  lora_forward(ops, weights.lora_o, saved.o_UQ, scratch.lora, y_UD);
+  attend_to_memory(ops, config, weights, sequences, memory_SD, /*kept=*/{}, saved, scratch, y_UD);
+}
+
+void cross_attention_recompute(Ops& ops, const CrossAttentionConfig& config,
+                               const CrossAttentionWeights& weights, const CrossSequences& sequences,
+                               ConstTensorView memory_SD, const KeptOutputs& kept,
+                               const CrossAttentionSaved& saved, const CrossAttentionScratch& scratch,
+                               TensorView y_UD) {
+  if (!kept.qkv) ops.rmsnorm(saved.x_UD, weights.norm_D, config.norm_eps, scratch.norm_UD, scratch.rstd_U);
+  attend_to_memory(ops, config, weights, sequences, memory_SD, kept, saved, scratch, y_UD);
+  if (!kept.stream) ops.add(y_UD, saved.x_UD);
 }
 
 void cross_attention_backward(Ops& ops, const CrossAttentionConfig& config,
@@ -69,7 +103,8 @@ void cross_attention_backward(Ops& ops, const CrossAttentionConfig& config,
                               WeightUpdate update, const CrossSequences& sequences, ConstTensorView memory_SD,
                               const CrossAttentionSaved& saved, const CrossAttentionScratch& scratch,
                               TensorView dx_UD, TensorView dmemory_SD, Update memory_update) {
-  const ConstTensorView dy_UD = dx_UD;  // the sum x + y passes its gradient to both terms
+  // The sum x + y passes its gradient to both terms.
+  const ConstTensorView dy_UD = dropped_gradient(ops, sequences.of_output, dx_UD, scratch.ddropped_UD);
   const auto lora_gradients = [&](const LoraWeights& lora, const LoraGrads& gradients, ConstTensorView dy,
                                   ConstTensorView x, const LoraScratch& memory, TensorView dx) {
     lora_backward_output(ops, lora, dy, memory);

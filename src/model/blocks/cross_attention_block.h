@@ -7,6 +7,8 @@
 //             (4) o = attention(q, k, v), every target token to all of its source
 //             (5) y = o wo^T
 //
+// Training may drop some of the weights of (4) and of y (CrossSequences).
+//
 // Adapters (model/lora.h) add to (2), (3) and (5). The weights then have no gradients: their views are empty.
 // The stream after the block is x + y; the next block adds them (residual_norm.h).
 #pragma once
@@ -15,6 +17,8 @@
 #include <span>
 
 #include "formats/huggingface/model_config.h"
+#include "model/blocks/kept_outputs.h"
+#include "model/dropout_place.h"
 #include "model/lora.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
@@ -38,6 +42,8 @@ using CrossAttentionGrads = CrossAttentionTensors<TensorView>;
 struct CrossSequences {
   std::span<const int32_t> cu_targets;  // [num_rows + 1]
   std::span<const int32_t> cu_sources;
+  Dropout of_probabilities = {};
+  Dropout of_output = {};
 };
 
 // Kept from forward to backward.
@@ -52,18 +58,21 @@ struct CrossAttentionSaved {
 // Needed only while the block runs.
 struct CrossAttentionScratch {
   TensorView norm_UD;
-  TensorView rstd_U;      // F32
-  TensorView do_UQ;       // backward
-  TensorView dq_UQ;       // backward
-  TensorView dkv_SK;      // backward
-  TensorView dmemory_SD;  // backward with quantized weights, whose products are not added up
+  TensorView rstd_U;       // F32
+  TensorView do_UQ;        // backward
+  TensorView dq_UQ;        // backward
+  TensorView dkv_SK;       // backward
+  TensorView ddropped_UD;  // backward, if some of y is dropped
+  TensorView dmemory_SD;   // backward with quantized weights, whose products are not added up
   LoraScratch lora;
   LoraScratch lora_of_sources;  // the same memory
 };
 
-// Allocates all views but x_UD.
-void allocate_cross_attention(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_source_tokens,
-                              int64_t num_target_tokens, CrossAttentionSaved& saved);
+// Allocate the views of `saved` that (2) and (3) write, and those that (4) writes.
+void allocate_cross_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_source_tokens,
+                        int64_t num_target_tokens, CrossAttentionSaved& saved);
+void allocate_cross_output(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_target_tokens,
+                           CrossAttentionSaved& saved);
 CrossAttentionScratch allocate_cross_attention_scratch(Arena& arena, const ModelConfig& config, DType dtype,
                                                        int64_t num_source_tokens, int64_t num_target_tokens,
                                                        bool training);
@@ -80,6 +89,14 @@ void cross_attention_forward(Ops& ops, const CrossAttentionConfig& config,
                              ConstTensorView memory_SD, ConstTensorView residual_UD,
                              const CrossAttentionSaved& saved, const CrossAttentionScratch& scratch,
                              TensorView y_UD);
+
+// Computes again what is not in `kept`, once saved.x_UD is complete: y_UD receives the stream after the
+// block, unless that is kept.
+void cross_attention_recompute(Ops& ops, const CrossAttentionConfig& config,
+                               const CrossAttentionWeights& weights, const CrossSequences& sequences,
+                               ConstTensorView memory_SD, const KeptOutputs& kept,
+                               const CrossAttentionSaved& saved, const CrossAttentionScratch& scratch,
+                               TensorView y_UD);
 
 // On entry dx_UD holds the gradient of the stream after the block, x + y; on return the gradient of x.
 // dmemory_SD is overwritten or added to, according to `memory_update`; weight gradients according to

@@ -9,6 +9,12 @@
 
 namespace tessera {
 
+void TargetRows::reserve(int64_t max_tokens, bool with_dropout) {
+  rows.reserve(static_cast<size_t>(max_tokens));
+  targets.reserve(static_cast<size_t>(max_tokens));
+  if (with_dropout) dropout_tokens.reserve(static_cast<size_t>(max_tokens));
+}
+
 LogitsLimits logits_limits(const Device& device) {
   constexpr int64_t kTileRows = 128;
   if (!device.own_memory()) return {};
@@ -77,6 +83,15 @@ void select_targets(std::span<const int32_t> targets, TargetRows& selected) {
     selected.rows.push_back(static_cast<int32_t>(t));
     selected.targets.push_back(targets[t]);
   }
+}
+
+// What is dropped of the rows that have a target.
+Dropout dropout_of(const Dropout& of_all, TargetRows& selected) {
+  if (!of_all.drops()) return {};
+  selected.dropout_tokens.clear();
+  for (const int32_t row : selected.rows)
+    selected.dropout_tokens.push_back(of_all.tokens[static_cast<size_t>(row)]);
+  return {of_all.probability, of_all.site, selected.dropout_tokens};
 }
 
 void add_to(LossSums& sums, const LossSums& piece) {
@@ -243,6 +258,7 @@ TensorView norm_of_rows(Ops& ops, const LossHeadConfig& config, const LossHeadWe
   } else {
     norm_forward(ops, config.norm, x_ND, weights.norm_D, norm_ND, scratch.rstd_T.rows(0, count));
   }
+  drop_in_place(ops, config.of_norm, norm_ND);
   if (config.output_scale != 1) ops.scale(norm_ND, config.output_scale, norm_ND);
   return norm_ND;
 }
@@ -254,6 +270,7 @@ void head_norm_backward(Ops& ops, const LossHeadConfig& config, const LossHeadWe
   const int64_t count = x_ND.dim(0);
   const TensorView dnorm_ND = scratch.norm_TD.rows(0, count);
   if (config.output_scale != 1) ops.scale(dnorm_ND, config.output_scale, dnorm_ND);
+  drop_in_place(ops, config.of_norm, dnorm_ND);
   if (!config.transform) {
     norm_backward(ops, config.norm, dnorm_ND, x_ND, weights.norm_D, scratch.rstd_T.rows(0, count), dx_ND,
                   Update::kOverwrite, grads.norm_D, update.mode);
@@ -295,7 +312,7 @@ LossSums loss_head_forward(Ops& ops, const LossHeadConfig& config, const LossHea
   });
 }
 
-LossSums loss_head_forward_backward(Ops& ops, const LossHeadConfig& config, const LossHeadWeights& weights,
+LossSums loss_head_forward_backward(Ops& ops, const LossHeadConfig& of_all, const LossHeadWeights& weights,
                                     const LossHeadGrads& grads, WeightUpdate update,
                                     std::span<const int32_t> targets, float label_smoothing, float grad_scale,
                                     TensorView x_TD, const LossHeadScratch& scratch, TargetRows& selected,
@@ -306,6 +323,9 @@ LossSums loss_head_forward_backward(Ops& ops, const LossHeadConfig& config, cons
     ops.zero(dx_TD);
     return {};
   }
+
+  LossHeadConfig config = of_all;
+  config.of_norm = dropout_of(of_all.of_norm, selected);
 
   // forward (1)
   ops.gather_rows(selected.rows, x_TD);

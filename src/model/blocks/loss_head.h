@@ -21,6 +21,7 @@
 
 #include "formats/huggingface/model_config.h"
 #include "model/blocks/norm.h"
+#include "model/dropout_place.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
 
@@ -76,6 +77,7 @@ std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_si
 struct LossHeadConfig {
   NormConfig norm = {};
   float output_scale = 1;                    // of T5
+  Dropout of_norm = {};                      // before it is scaled
   std::optional<Activation> transform = {};  // f of BERT, not gated; unset: (1) is rmsnorm
   float softcap = 0;                         // c of Gemma 2; 0: none
 };
@@ -99,6 +101,9 @@ LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& conf
 struct TargetRows {
   std::vector<int32_t> rows;
   std::vector<int32_t> targets;
+  std::vector<uint64_t> dropout_tokens;  // with LossHeadConfig::of_norm
+
+  void reserve(int64_t max_tokens, bool with_dropout);
 };
 
 // Where the losses of single sequences are added.

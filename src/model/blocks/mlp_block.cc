@@ -36,6 +36,8 @@ MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType d
     scratch.draw_CD = allocate_tensor(arena, dtype, {chunk_tokens, config.hidden_size});
   if (with_gate_up) scratch.gate_up_CF2 = allocate_gate_up(arena, config, dtype, chunk_tokens);
   scratch.h_CF = allocate_tensor(arena, dtype, {chunk_tokens, config.intermediate_size});
+  if (config.dropout.mlp_output > 0)
+    scratch.ddropped_CD = allocate_tensor(arena, dtype, {chunk_tokens, config.hidden_size});
   return scratch;
 }
 
@@ -45,8 +47,9 @@ namespace {
 struct MlpChunk {
   int64_t begin, end;
   TensorView gate_up_CF2, h_CF;
-  TensorView raw_CD, raw_statistics_C, draw_CD;  // empty if there are none
+  TensorView raw_CD, raw_statistics_C, draw_CD, ddropped_CD;  // empty if there are none
   const LoraScratch& lora;
+  Dropout of_hidden, of_output;
 
   TensorView of(TensorView all_TD) const { return all_TD.rows(begin, end); }
 };
@@ -59,8 +62,7 @@ void for_each_chunk(int64_t num_tokens, const MlpSaved& saved, const MlpScratch&
     LoraScratch lora = scratch.lora;
     Dropout dropout;
     if (lora.dropout != nullptr) {
-      dropout = *lora.dropout;
-      dropout.tokens = dropout.tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+      dropout = lora.dropout->rows(begin, end);
       lora.dropout = &dropout;
     }
     const auto part = [count = end - begin](TensorView of_chunk) {
@@ -70,7 +72,8 @@ void for_each_chunk(int64_t num_tokens, const MlpSaved& saved, const MlpScratch&
     body(MlpChunk{begin, end, is_kept ? saved.gate_up_TF2.rows(begin, end) : part(scratch.gate_up_CF2),
                   part(scratch.h_CF), keeps_raw ? saved.raw_TD.rows(begin, end) : part(scratch.raw_CD),
                   keeps_raw ? saved.raw_statistics_T.rows(begin, end) : part(scratch.raw_statistics_C),
-                  part(scratch.draw_CD), lora});
+                  part(scratch.draw_CD), part(scratch.ddropped_CD), lora, scratch.of_hidden.rows(begin, end),
+                  scratch.of_output.rows(begin, end)});
   }
 }
 
@@ -81,26 +84,30 @@ void activate(Ops& ops, const MlpBlockConfig& config, const MlpChunk& chunk) {
   } else {
     ops.activation(config.activation, chunk.gate_up_CF2, chunk.h_CF);
   }
+  drop_in_place(ops, chunk.of_hidden, chunk.h_CF);
 }
 
 // (4), before the norm of the output or its factor.
 void project_down(Ops& ops, const MlpWeights& weights, const MlpChunk& chunk, TensorView to_CD) {
   ops.linear(chunk.h_CF, weights.w2_DF, weights.b2_D, to_CD);
   lora_forward(ops, weights.lora_2, chunk.h_CF, chunk.lora, to_CD);
+  drop_in_place(ops, chunk.of_output, to_CD);
 }
 
-// The gradient of (4) before the norm or factor, from that of y.
-TensorView output_backward(Ops& ops, const MlpBlockConfig& config, const MlpWeights& weights,
-                           const MlpGrads& grads, const MlpSaved& saved, const MlpChunk& chunk,
-                           TensorView dy_CD, Update update) {
+// The gradient of (4) before dropout and the norm or factor, from that of y.
+ConstTensorView output_backward(Ops& ops, const MlpBlockConfig& config, const MlpWeights& weights,
+                                const MlpGrads& grads, const MlpSaved& saved, const MlpChunk& chunk,
+                                TensorView dy_CD, Update update) {
   if (config.output.has_norm && saved.raw_TD.empty()) {
     activate(ops, config, chunk);
     project_down(ops, weights, chunk, chunk.raw_CD);
     norm_forward(ops, config.norm, chunk.raw_CD, weights.output_norm_D, chunk.draw_CD,
                  chunk.raw_statistics_C);
   }
-  return leave_block_backward(ops, config.output, config.norm, weights.output_norm_D, dy_CD, chunk.raw_CD,
-                              chunk.raw_statistics_C, chunk.draw_CD, grads.output_norm_D, update);
+  const TensorView draw_CD =
+      leave_block_backward(ops, config.output, config.norm, weights.output_norm_D, dy_CD, chunk.raw_CD,
+                           chunk.raw_statistics_C, chunk.draw_CD, grads.output_norm_D, update);
+  return dropped_gradient(ops, chunk.of_output, draw_CD, chunk.ddropped_CD);
 }
 
 }  // namespace
@@ -129,7 +136,7 @@ void mlp_backward(Ops& ops, const MlpBlockConfig& config, const MlpWeights& weig
                   WeightUpdate update, TensorView dy_TD, TensorView input_TD, const MlpSaved& saved,
                   const MlpScratch& scratch) {
   const int64_t num_tokens = input_TD.dim(0);
-  const bool has_plain_output = !config.output.changes();
+  const bool has_plain_output = !config.output.changes() && !scratch.of_output.drops();
   if (!grads.b2_D.empty() && has_plain_output) ops.linear_backward_bias(dy_TD, grads.b2_D, update.mode);
   for_each_chunk(num_tokens, saved, scratch, [&](const MlpChunk& chunk) {
     const WeightUpdate of_chunk = {chunk.begin == 0 ? update.mode : Update::kAdd,
@@ -148,6 +155,7 @@ void mlp_backward(Ops& ops, const MlpBlockConfig& config, const MlpWeights& weig
     ops.linear_backward_input(dy_CD, weights.w2_DF, dh_CF, Update::kOverwrite);
     lora_backward_output(ops, weights.lora_2, dy_CD, chunk.lora);
     lora_backward_input(ops, weights.lora_2, chunk.lora, dh_CF);
+    drop_in_place(ops, chunk.of_hidden, dh_CF);
 
     // (3) h = silu(gate) * up, with h recomputed in the same pass for the weight gradient of (4)
     const TensorView dgate_up_CF2 = chunk.gate_up_CF2;  // in place
@@ -157,6 +165,7 @@ void mlp_backward(Ops& ops, const MlpBlockConfig& config, const MlpWeights& weig
     } else {
       ops.activation_backward(config.activation, dh_CF, chunk.gate_up_CF2, dgate_up_CF2, h_CF);
     }
+    drop_in_place(ops, chunk.of_hidden, h_CF);
     if (!grads.w2_DF.empty()) ops.linear_backward_weight(dy_CD, h_CF, grads.w2_DF, of_chunk);
     lora_backward_weights(ops, weights.lora_2, grads.lora_2, of_chunk.mode, dy_CD, h_CF, chunk.lora);
 

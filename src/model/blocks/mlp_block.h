@@ -6,6 +6,8 @@
 //             (4) y = h w2^T + b2                    (down_proj; OLMo 2: y = rmsnorm of it; Granite: a
 //                                                    multiple)
 //
+// Training may drop some of h and of y (MlpScratch).
+//
 // Adapters (model/lora.h) add to (2) and (4). The weights then have no gradients: their views are empty.
 //
 // The stream after the block is x + y; the next block adds them (residual_norm.h). Activation gradients are
@@ -20,6 +22,7 @@
 
 #include "formats/huggingface/model_config.h"
 #include "model/blocks/norm.h"
+#include "model/dropout_place.h"
 #include "model/lora.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
@@ -74,7 +77,10 @@ struct MlpScratch {
   TensorView raw_CD, raw_statistics_C, draw_CD;
   TensorView gate_up_CF2;  // C tokens of a chunk; empty if every layer keeps its own
   TensorView h_CF;
+  TensorView ddropped_CD;  // if some of y is dropped: its gradient
   LoraScratch lora;
+  Dropout of_hidden = {};  // of the pass
+  Dropout of_output = {};
 };
 
 TensorView allocate_gate_up(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);

@@ -52,29 +52,45 @@ ModelFlops EncoderModel::flops(std::span<const int32_t> cu_seqlens, int64_t /*nu
   return flops;
 }
 
-void EncoderModel::lay_out(const ActivationLimits& limits, int64_t num_tokens, Arena& saved, Arena& working,
+void EncoderModel::lay_out(std::span<const KeptOutputs> kept, const ActivationLimits& limits,
+                           int64_t num_tokens, Arena& saved, Arena& working,
                            EncoderActivations& activations) const {
   const Shape stream = {num_tokens, config().hidden_size}, stats = {num_tokens, 2};
-  const bool keeps_all = limits.training && !limits.gradient_checkpointing;
-  activations.layers.resize(static_cast<size_t>(config().num_hidden_layers));
+  const auto is_missing = [](const TensorView& view) { return view.shape().rank() == 0; };
+  activations.layers.resize(kept.size());
   activations.embedding_TD = allocate_tensor(saved, dtype(), stream);
   activations.embedding_stats_T2 = allocate_tensor(saved, DType::kF32, stats);
   EncoderLayerSaved shared;
-  for (size_t i = 0; i < activations.layers.size(); ++i) {
-    if (i == 0 || keeps_all) {
-      allocate_qkv(saved, config(), dtype(), num_tokens, shared.attention);
-      allocate_attention_output(saved, config(), dtype(), num_tokens, shared.attention);
-      shared.sum_TD = allocate_tensor(saved, dtype(), stream);
-      shared.stats_T2 = allocate_tensor(saved, DType::kF32, stats);
-      if (keeps_all) shared.mlp.gate_up_TF2 = allocate_gate_up(saved, config(), dtype(), num_tokens);
-    }
+  bool shares_gate_up = false;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    EncoderLayerSaved own;
+    EncoderLayerSaved& qkv = kept[i].qkv ? own : shared;
+    if (is_missing(qkv.attention.qkv_TQ)) allocate_qkv(saved, config(), dtype(), num_tokens, qkv.attention);
+    EncoderLayerSaved& output = kept[i].attention ? own : shared;
+    if (is_missing(output.attention.o_THE))
+      allocate_attention_output(saved, config(), dtype(), num_tokens, output.attention);
+    EncoderLayerSaved& sum = kept[i].stream ? own : shared;
+    if (is_missing(sum.sum_TD)) sum.sum_TD = allocate_tensor(saved, dtype(), stream);
+    // Backward has the statistics of the norm of x or of that sum anew.
+    if (is_missing(shared.stats_T2)) shared.stats_T2 = allocate_tensor(saved, DType::kF32, stats);
     if (i == 0 || limits.training) shared.attention.x_TD = allocate_tensor(saved, dtype(), stream);
     // BERT's last sum is not computed again; ModernBERT's backward has the norm's statistics anew.
-    if (i == 0 || keeps_all || (limits.training && !encoder().norm_first)) {
+    if (i == 0 || (limits.training && !encoder().norm_first)) {
       shared.mlp.x_TD = allocate_tensor(saved, dtype(), stream);
       shared.mlp_stats_T2 = allocate_tensor(saved, DType::kF32, stats);
     }
-    activations.layers[i] = shared;
+    EncoderLayerSaved& layer = activations.layers[i];
+    layer = {};
+    layer.attention.x_TD = shared.attention.x_TD;
+    layer.attention.qkv_TQ = qkv.attention.qkv_TQ;
+    layer.attention.o_THE = output.attention.o_THE;
+    layer.attention.lse_HT = output.attention.lse_HT;
+    layer.sum_TD = sum.sum_TD;
+    layer.stats_T2 = shared.stats_T2;
+    layer.mlp.x_TD = shared.mlp.x_TD;
+    layer.mlp_stats_T2 = shared.mlp_stats_T2;
+    if (kept[i].gate_up) layer.mlp.gate_up_TF2 = allocate_gate_up(saved, config(), dtype(), num_tokens);
+    shares_gate_up |= !kept[i].gate_up;
   }
   activations.final_x_TD = limits.training ? allocate_tensor(saved, dtype(), stream) : shared.attention.x_TD;
   activations.head_x_TD =
@@ -88,7 +104,7 @@ void EncoderModel::lay_out(const ActivationLimits& limits, int64_t num_tokens, A
   const Arena::Mark blocks = working.mark();
   activations.attention = allocate_attention_scratch(working, config(), dtype(), num_tokens, limits.training);
   working.release(blocks);
-  activations.mlp = allocate_mlp_scratch(working, config(), dtype(), num_tokens, !keeps_all);
+  activations.mlp = allocate_mlp_scratch(working, config(), dtype(), num_tokens, shares_gate_up);
   working.release(mark);
   activations.attention.lora = activations.mlp.lora = lora;
   activations.loss = allocate_loss_head_scratch(working, config(), dtype(), logits_limits(device()),
@@ -99,20 +115,34 @@ void EncoderModel::lay_out(const ActivationLimits& limits, int64_t num_tokens, A
 ActivationBytes EncoderModel::arena_bytes(const ActivationLimits& limits) const {
   Arena saved = Arena::measuring(), working = Arena::measuring();
   EncoderActivations activations;
-  lay_out(limits, limits.max_tokens, saved, working, activations);
+  lay_out(kept_outputs(config(), dtype(), limits), limits, limits.max_tokens, saved, working, activations);
   return {saved.high_water_bytes(), working.high_water_bytes()};
 }
 
 void EncoderModel::lay_out(const PackedBatch& batch, Arena& saved, Arena& working) {
-  lay_out(limits(), batch.num_tokens(), saved, working, activations_);
+  lay_out(kept_, limits(), batch.num_tokens(), saved, working, activations_);
   activations_.attention.lora.dropout = activations_.mlp.lora.dropout = adapter_dropout();
   sequences_ = {};
   sequences_.cu_seqlens = batch.cu_seqlens;
   sequences_.positions = batch.positions;
   position_ids_.clear();
-  for (const int32_t position : batch.positions)
-    position_ids_.push_back(position + static_cast<int32_t>(encoder().position_offset));
+  // XLM-RoBERTa counts the tokens that are no padding, which has the place before the first one's.
+  const auto offset = static_cast<int32_t>(encoder().position_offset);
+  int32_t num_padding = 0;  // so far in the row
+  for (size_t t = 0; t < batch.positions.size(); ++t) {
+    const int32_t position = batch.positions[t];
+    if (position == 0) num_padding = 0;
+    const bool is_padding = offset > 0 && batch.input_ids[t] == config().pad_token_id;
+    num_padding += is_padding ? 1 : 0;
+    position_ids_.push_back(is_padding ? offset - 1 : offset + position - num_padding);
+  }
   type_ids_.assign(batch.positions.size(), 0);
+  for (size_t t = 0; t < batch.token_types.size(); ++t) {
+    const int32_t type = batch.token_types[t];
+    TESSERA_CHECK(0 <= type && type < std::max<int64_t>(1, encoder().type_vocab_size), "token type {} of {}",
+                  type, encoder().type_vocab_size);
+    type_ids_[t] = type;
+  }
 }
 
 OpsLimits EncoderModel::ops_limits(const ActivationLimits& limits) const {
@@ -141,10 +171,10 @@ int64_t EncoderModel::table_bytes(const ActivationLimits& limits) const {
 
 int64_t EncoderModel::reserve_tables(const ActivationLimits& limits) {
   const auto capacity = static_cast<size_t>(limits.max_tokens);
-  activations_.target_rows.rows.reserve(capacity);
-  activations_.target_rows.targets.reserve(capacity);
+  activations_.target_rows.reserve(limits.max_tokens, /*with_dropout=*/false);
   position_ids_.reserve(capacity);
   type_ids_.reserve(capacity);
+  kept_ = kept_outputs(config(), dtype(), limits);
   if (encoder().has_positions) return 0;
   rope_ = RopeTableBuffer(config(), limits.max_sequence_length, device());
   local_rope_ =
@@ -155,12 +185,24 @@ int64_t EncoderModel::reserve_tables(const ActivationLimits& limits) {
 SequenceInfo EncoderModel::sequences_of(int64_t layer) const {
   SequenceInfo sequences = sequences_;
   if (!encoder().has_positions) sequences.rope = is_windowed(layer) ? local_rope_.table() : rope_.table();
+  sequences.of_probabilities = dropout_at(config().dropout.attention, DropoutPlace::kAttention, layer);
+  sequences.of_output = dropout_at(config().dropout.attention_output, DropoutPlace::kAttentionOutput, layer);
   return sequences;
 }
 
+MlpScratch EncoderModel::mlp_scratch_of(int64_t layer) const {
+  MlpScratch scratch = activations_.mlp;
+  scratch.of_hidden = dropout_at(config().dropout.mlp_hidden, DropoutPlace::kMlpHidden, layer);
+  scratch.of_output = dropout_at(config().dropout.mlp_output, DropoutPlace::kMlpOutput, layer);
+  return scratch;
+}
+
 void EncoderModel::compute_embedding(const PackedBatch& batch) {
+  ops().embedding(batch.input_ids, weights_.head.lm_head_VD.w_NK, activations_.embedding_TD);
+}
+
+void EncoderModel::finish_embedding(const PackedBatch& /*batch*/) {
   const TensorView x_TD = activations_.layers[0].attention.x_TD, sum_TD = activations_.embedding_TD;
-  ops().embedding(batch.input_ids, weights_.head.lm_head_VD.w_NK, sum_TD);
   if (!weights_.type_KD.empty()) {
     ops().embedding(type_ids_, weights_.type_KD, x_TD);
     ops().add(sum_TD, x_TD);
@@ -171,6 +213,7 @@ void EncoderModel::compute_embedding(const PackedBatch& batch) {
   }
   ops().layernorm(sum_TD, weights_.embedding_norm_D, weights_.embedding_norm_b_D, norm_eps(), x_TD,
                   activations_.embedding_stats_T2);
+  drop_in_place(ops(), dropout_at(config().dropout.embedding, DropoutPlace::kEmbedding, 0), x_TD);
   show(-1, "embedding", x_TD);
 }
 
@@ -180,19 +223,24 @@ TensorView EncoderModel::output_of(int64_t layer) {
                                            : activations_.final_x_TD;
 }
 
-void EncoderModel::compute_sum(int64_t layer) {
+void EncoderModel::compute_sum(int64_t layer, const KeptOutputs& kept) {
   const auto i = static_cast<size_t>(layer);
   const EncoderLayerSaved& saved = activations_.layers[i];
   const EncoderLayerTensors<ConstTensorView, LinearWeight>& weights = weights_.layers[i];
   ConstTensorView input_TD = saved.attention.x_TD;
-  if (encoder().norm_first && !weights.attention.norm_D.empty()) {
+  if (encoder().norm_first && !weights.attention.norm_D.empty() && !kept.qkv) {
     ops().layernorm(input_TD, weights.attention.norm_D, weights.attention_norm_b_D, norm_eps(),
                     activations_.attention.norm_TD, saved.stats_T2);
     input_TD = activations_.attention.norm_TD;
   }
-  self_attention_forward(ops(), block_configs_[i], weights.attention, sequences_of(layer), input_TD,
-                         saved.attention, activations_.attention.lora, saved.sum_TD);
-  ops().add(saved.sum_TD, saved.attention.x_TD);
+  self_attention_recompute(ops(), block_configs_[i], weights.attention, sequences_of(layer), kept, input_TD,
+                           saved.attention, activations_.attention.lora, saved.sum_TD);
+  if (!kept.stream) ops().add(saved.sum_TD, saved.attention.x_TD);
+}
+
+void EncoderModel::recompute_layer(int64_t layer) {
+  const bool is_last = layer + 1 == config().num_hidden_layers;
+  compute_sum(layer, is_last ? KeptOutputs::of_last_layer() : kept_[static_cast<size_t>(layer)]);
 }
 
 void EncoderModel::compute_layer(int64_t layer) {
@@ -200,19 +248,19 @@ void EncoderModel::compute_layer(int64_t layer) {
   const EncoderLayerSaved& saved = activations_.layers[i];
   const EncoderLayerTensors<ConstTensorView, LinearWeight>& weights = weights_.layers[i];
   const TensorView norm_TD = activations_.mlp.norm_TD, y_TD = output_of(layer);
-  compute_sum(layer);
+  compute_sum(layer, /*kept=*/{});
   show(layer, "attention", saved.sum_TD);
   if (encoder().norm_first) {
     ops().layernorm(saved.sum_TD, weights.mlp.norm_D, weights.mlp_norm_b_D, norm_eps(), norm_TD,
                     saved.mlp_stats_T2);
-    mlp_forward(ops(), mlp_config_, weights.mlp, norm_TD, saved.mlp, activations_.mlp, y_TD);
+    mlp_forward(ops(), mlp_config_, weights.mlp, norm_TD, saved.mlp, mlp_scratch_of(layer), y_TD);
     show(layer, "mlp", y_TD);
     ops().add(y_TD, saved.sum_TD);
     return;
   }
   ops().layernorm(saved.sum_TD, weights.attention.norm_D, weights.attention_norm_b_D, norm_eps(), norm_TD,
                   saved.stats_T2);
-  mlp_forward(ops(), mlp_config_, weights.mlp, norm_TD, saved.mlp, activations_.mlp, saved.mlp.x_TD);
+  mlp_forward(ops(), mlp_config_, weights.mlp, norm_TD, saved.mlp, mlp_scratch_of(layer), saved.mlp.x_TD);
   show(layer, "mlp", saved.mlp.x_TD);
   ops().add(saved.mlp.x_TD, norm_TD);
   ops().layernorm(saved.mlp.x_TD, weights.mlp.norm_D, weights.mlp_norm_b_D, norm_eps(), y_TD,
@@ -261,7 +309,7 @@ void EncoderModel::backward_norm_first(int64_t layer, WeightUpdate update) {
   ops().layernorm(saved.sum_TD, weights.mlp.norm_D, weights.mlp_norm_b_D, norm_eps(), norm_TD,
                   saved.mlp_stats_T2);
   mlp_backward(ops(), mlp_config_, weights.mlp, grads.mlp, update, dx_TD, norm_TD, saved.mlp,
-               activations_.mlp);
+               mlp_scratch_of(layer));
   ops().layernorm_backward(norm_TD, saved.sum_TD, weights.mlp.norm_D, saved.mlp_stats_T2, dx_TD, Update::kAdd,
                            grads.mlp.norm_D, grads.mlp_norm_b_D, update.mode);
 
@@ -294,7 +342,7 @@ void EncoderModel::backward_norm_after(int64_t layer, WeightUpdate update) {
   ops().layernorm(saved.sum_TD, weights.attention.norm_D, weights.attention_norm_b_D, norm_eps(), norm_TD,
                   saved.stats_T2);
   mlp_backward(ops(), mlp_config_, weights.mlp, grads.mlp, update, dx_TD, norm_TD, saved.mlp,
-               activations_.mlp);
+               mlp_scratch_of(layer));
   ops().add(dx_TD, norm_TD);
   ops().layernorm_backward(dx_TD, saved.sum_TD, weights.attention.norm_D, saved.stats_T2, dx_TD,
                            Update::kOverwrite, grads.attention.norm_D, grads.attention_norm_b_D, update.mode);
@@ -306,6 +354,7 @@ void EncoderModel::backward_norm_after(int64_t layer, WeightUpdate update) {
 
 void EncoderModel::compute_embedding_backward(const PackedBatch& batch, Update /*update*/) {
   const TensorView dx_TD = activations_.dx_TD;
+  drop_in_place(ops(), dropout_at(config().dropout.embedding, DropoutPlace::kEmbedding, 0), dx_TD);
   ops().layernorm_backward(dx_TD, activations_.embedding_TD, weights_.embedding_norm_D,
                            activations_.embedding_stats_T2, dx_TD, Update::kOverwrite,
                            grads_.embedding_norm_D, grads_.embedding_norm_b_D, update_of_head_);

@@ -47,20 +47,22 @@ class EncoderModel final : public TrainableModel {
 
   ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_sources,
                    int64_t num_targets) const override;
+  int64_t num_keepable_outputs() const override { return tessera::num_keepable_outputs(config()); }
   int64_t num_recomputed_attentions(const ActivationLimits& limits) const override {
-    return limits.gradient_checkpointing ? config().num_hidden_layers : 0;
+    return tessera::num_recomputed_attentions(config(), dtype(), limits);
   }
 
  private:
   const EncoderOnly& encoder() const { return *config().encoder; }
   float norm_eps() const { return static_cast<float>(config().rms_norm_eps); }
-  LossHeadConfig head_config() const { return {norm_eps(), 1, Activation::kGelu}; }
+  LossHeadConfig head_config() const { return {.norm = norm_eps(), .transform = Activation::kGelu}; }
   bool is_windowed(int64_t layer) const {
     return !config().sliding_window.empty() && config().sliding_window[static_cast<size_t>(layer)] != 0;
   }
   SequenceInfo sequences_of(int64_t layer) const;
-  void lay_out(const ActivationLimits& limits, int64_t num_tokens, Arena& saved, Arena& working,
-               EncoderActivations& activations) const;
+  MlpScratch mlp_scratch_of(int64_t layer) const;
+  void lay_out(std::span<const KeptOutputs> kept, const ActivationLimits& limits, int64_t num_tokens,
+               Arena& saved, Arena& working, EncoderActivations& activations) const;
 
   ActivationBytes arena_bytes(const ActivationLimits& limits) const override;
   void lay_out(const PackedBatch& batch, Arena& saved, Arena& working) override;
@@ -69,21 +71,20 @@ class EncoderModel final : public TrainableModel {
   int64_t reserve_tables(const ActivationLimits& limits) override;
 
   void compute_embedding(const PackedBatch& batch) override;
-  EmbeddingBuffers embedding_buffers() override {
-    return {activations_.layers[0].attention.x_TD, activations_.dx_TD};
-  }
+  EmbeddingBuffers embedding_buffers() override { return {activations_.embedding_TD, activations_.dx_TD}; }
+  void finish_embedding(const PackedBatch& batch) override;
   void compute_layer(int64_t layer) override;
   LossSums compute_loss(const PackedBatch& batch, float label_smoothing,
                         std::span<LossSums> by_sequence) override;
   LossSums compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
                         WeightUpdate update) override;
-  void recompute_layer(int64_t layer) override { compute_sum(layer); }
+  void recompute_layer(int64_t layer) override;
   void compute_layer_backward(int64_t layer, WeightUpdate update) override;
   void compute_embedding_backward(const PackedBatch& batch, Update update) override;
 
   TensorView output_of(int64_t layer);
-  // The layer up to the sum of x and attention.
-  void compute_sum(int64_t layer);
+  // The layer up to the sum of x and attention, but for what is kept.
+  void compute_sum(int64_t layer, const KeptOutputs& kept);
   TensorView head_input();
   void backward_norm_first(int64_t layer, WeightUpdate update);
   void backward_norm_after(int64_t layer, WeightUpdate update);
@@ -93,6 +94,7 @@ class EncoderModel final : public TrainableModel {
   EncoderWeights weights_;
   EncoderGrads grads_;
   double matrix_elements_ = 0;
+  std::vector<KeptOutputs> kept_;  // by layer
   RopeTableBuffer rope_, local_rope_;
   EncoderActivations activations_;
   SequenceInfo sequences_;             // of the current batch

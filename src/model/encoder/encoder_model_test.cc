@@ -88,6 +88,33 @@ TEST_P(EncoderGradients, AgreeWithDifferences) {
 
 INSTANTIATE_TEST_SUITE_P(All, EncoderGradients, testing::Combine(testing::Bool(), testing::Bool()));
 
+TEST(EncoderDropout, GradientsAgreeWithDifferences) {
+  for (const bool norm_first : {false, true}) {
+    ModelConfig config = tiny_encoder(norm_first);
+    config.dropout = {0.1, 0.2, 0.15, norm_first ? 0.3 : 0, norm_first ? 0 : 0.25};
+    const PackedBatch batch = random_masked({9, 1, 30}, config.vocab_size, 3);
+    const std::vector<float> weights = encoder_weights(config);
+    const std::vector<uint64_t> numbers = numbers_of_tokens(batch);
+    std::vector<std::vector<float>> gradients;
+    for (const bool checkpointing : {false, true}) {
+      EncoderTestModel test(config, DType::kF32, weights, checkpointing ? 3 : 1);
+      const ActivationLimits limits = limits_of(batch, checkpointing);
+      test.model().reserve(limits);
+      EXPECT_EQ(test.model().reserved_bytes().total(), test.model().activation_bytes(limits).total());
+      test.model().draw_dropout({.seed = 4, .tokens = numbers});
+      double squares = 0;
+      const LossSums sums = test.model().forward_backward(batch, 1, 0, {Update::kOverwrite, &squares});
+      gradients.push_back(test.gradients());
+      EXPECT_NE(test.model().forward_loss(batch).loss_sum, sums.loss_sum) << "evaluation drops nothing";
+      if (checkpointing) continue;
+      expect_gradients_are_differences(test, weights, std::sqrt(squares), [&] {
+        return test.model().forward_backward(batch, 1, 0, Update::kOverwrite).loss_sum;
+      });
+    }
+    EXPECT_TRUE(gradients[0] == gradients[1]) << norm_first;
+  }
+}
+
 TEST(Encoder, CheckpointingPackedFormsThreadsAndOrderLeaveTheBits) {
   for (const bool norm_first : {false, true}) {
     const ModelConfig config = tiny_encoder(norm_first);
@@ -108,6 +135,47 @@ TEST(Encoder, CheckpointingPackedFormsThreadsAndOrderLeaveTheBits) {
       EXPECT_TRUE(gradients[0] == gradients[1]) << dtype_name(dtype) << " " << norm_first;
     }
   }
+}
+
+TEST(Encoder, OutputsThatAreKeptLeaveTheBits) {
+  for (const bool norm_first : {false, true}) {
+    const ModelConfig config = tiny_encoder(norm_first);
+    const PackedBatch batch = random_masked({9, 1, 30}, config.vocab_size, 3);
+    std::vector<float> expected;
+    int64_t smallest = 0;
+    ActivationLimits limits = limits_of(batch, true);
+    const int64_t count = 4 * config.num_hidden_layers - 3;
+    for (limits.num_kept_outputs = 0; limits.num_kept_outputs <= count; ++limits.num_kept_outputs) {
+      EncoderTestModel test(config, DType::kF32, encoder_weights(config));
+      ASSERT_EQ(test.model().num_keepable_outputs(), count);
+      test.model().reserve(limits);
+      const int64_t bytes = test.model().reserved_bytes().total();
+      EXPECT_EQ(bytes, test.model().activation_bytes(limits).total());
+      EXPECT_GE(bytes, smallest) << "more outputs need more memory";
+      smallest = bytes;
+      test.model().forward_backward(batch, 1, 0, Update::kOverwrite);
+      if (limits.num_kept_outputs == 0) expected = test.gradients();
+      EXPECT_TRUE(test.gradients() == expected) << limits.num_kept_outputs << " outputs kept";
+    }
+  }
+}
+
+// Types have a table of their own, whose rows get the gradients of their tokens.
+TEST(Encoder, TokenTypesHaveGradients) {
+  const ModelConfig config = tiny_encoder(false);
+  PackedBatch batch = random_masked({9, 4}, config.vocab_size, 3);
+  const std::vector<float> weights = encoder_weights(config);
+  EncoderTestModel test(config, DType::kF32, weights);
+  test.model().reserve(limits_of(batch));
+  const double plain = test.model().forward_loss(batch).loss_sum;
+  for (size_t t = 0; t < batch.input_ids.size(); ++t)
+    batch.token_types.push_back(batch.positions[t] < 4 ? 0 : 1);
+  double squares = 0;
+  const LossSums sums = test.model().forward_backward(batch, 1, 0, {Update::kOverwrite, &squares});
+  EXPECT_NE(sums.loss_sum, plain);
+  expect_gradients_are_differences(test, weights, batch, std::sqrt(squares));
+  batch.token_types[2] = 2;
+  EXPECT_THROW(test.model().forward_loss(batch), Error);
 }
 
 TEST(Encoder, ABatchWithoutTargetsHasNoGradient) {

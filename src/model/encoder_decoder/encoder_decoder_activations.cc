@@ -35,40 +35,52 @@ StackLayerScratch allocate_stack_scratch(Arena& arena, const ModelConfig& config
 
 void EncoderDecoderActivations::reserve(const ModelConfig& config, int64_t max_tokens) {
   layers.reserve(static_cast<size_t>(config.num_hidden_layers));
-  target_rows.rows.reserve(static_cast<size_t>(max_tokens));
-  target_rows.targets.reserve(static_cast<size_t>(max_tokens));
+  target_rows.reserve(max_tokens, config.dropout.stack_output > 0);
 }
 
 // Layers [begin, end), of the decoder if begin > 0. Without training the inputs of all layers share first_x.
 void EncoderDecoderActivations::lay_out_stack(const ModelConfig& config, DType dtype, size_t begin,
                                               size_t end, int64_t num_source_tokens, int64_t num_tokens,
-                                              KeptByLayers kept, TensorView first_x, Arena& saved) {
+                                              std::span<const KeptOutputs> kept, bool training,
+                                              TensorView first_x, Arena& saved) {
   const Shape stream_shape = {num_tokens, config.hidden_size};
   const bool is_decoder = begin > 0;
+  const auto is_missing = [](const TensorView& view) { return view.shape().rank() == 0; };
   StackLayerSaved shared;
   for (size_t i = begin; i < end; ++i) {
-    const bool is_new = i == begin || kept == KeptByLayers::kAll;
-    if (is_new) {
-      allocate_qkv(saved, config, dtype, num_tokens, shared.attention);
-      allocate_attention_output(saved, config, dtype, num_tokens, shared.attention);
-      if (is_decoder) {
-        shared.cross.x_UD = allocate_tensor(saved, dtype, stream_shape);
-        allocate_cross_attention(saved, config, dtype, num_source_tokens, num_tokens, shared.cross);
-      }
-      shared.mlp.x_TD = allocate_tensor(saved, dtype, stream_shape);
-      if (kept == KeptByLayers::kAll)
-        shared.mlp.gate_up_TF2 = allocate_gate_up(saved, config, dtype, num_tokens);
+    StackLayerSaved own;
+    StackLayerSaved& qkv = kept[i].qkv ? own : shared;
+    if (is_missing(qkv.attention.qkv_TQ)) {
+      allocate_qkv(saved, config, dtype, num_tokens, qkv.attention);
+      if (is_decoder) allocate_cross_qkv(saved, config, dtype, num_source_tokens, num_tokens, qkv.cross);
     }
-    layers[i] = shared;
-    layers[i].attention.x_TD =
-        i == begin || kept == KeptByLayers::kNothing ? first_x : allocate_tensor(saved, dtype, stream_shape);
+    StackLayerSaved& output = kept[i].attention ? own : shared;
+    if (is_missing(output.attention.o_THE)) {
+      allocate_attention_output(saved, config, dtype, num_tokens, output.attention);
+      if (is_decoder) allocate_cross_output(saved, config, dtype, num_tokens, output.cross);
+    }
+    StackLayerSaved& stream = kept[i].stream ? own : shared;
+    if (is_missing(stream.mlp.x_TD)) {
+      if (is_decoder) stream.cross.x_UD = allocate_tensor(saved, dtype, stream_shape);
+      stream.mlp.x_TD = allocate_tensor(saved, dtype, stream_shape);
+    }
+    StackLayerSaved& layer = layers[i];
+    layer = {};
+    layer.attention.x_TD = i == begin || !training ? first_x : allocate_tensor(saved, dtype, stream_shape);
+    layer.attention.qkv_TQ = qkv.attention.qkv_TQ;
+    layer.attention.o_THE = output.attention.o_THE;
+    layer.attention.lse_HT = output.attention.lse_HT;
+    layer.cross = {stream.cross.x_UD, qkv.cross.q_UQ, qkv.cross.kv_SK, output.cross.o_UQ,
+                   output.cross.lse_HU};
+    layer.mlp.x_TD = stream.mlp.x_TD;
+    if (kept[i].gate_up) layer.mlp.gate_up_TF2 = allocate_gate_up(saved, config, dtype, num_tokens);
   }
 }
 
 void EncoderDecoderActivations::lay_out(const ModelConfig& config, DType dtype, int64_t num_source_tokens,
-                                        int64_t num_target_tokens, KeptByLayers kept, bool training,
-                                        const LogitsLimits& logits, Arena& saved, Arena& working,
-                                        const LoraLimits& lora) {
+                                        int64_t num_target_tokens, std::span<const KeptOutputs> kept,
+                                        bool training, const LogitsLimits& logits, Arena& saved,
+                                        Arena& working, const LoraLimits& lora) {
   const int64_t S = num_source_tokens, U = num_target_tokens, D = config.hidden_size;
   const Shape table_shape = {config.encoder_decoder->relative_attention_num_buckets,
                              config.num_attention_heads};
@@ -77,9 +89,9 @@ void EncoderDecoderActivations::lay_out(const ModelConfig& config, DType dtype, 
   embedding_TD = allocate_tensor(saved, dtype, {S + U, D});
   encoder_bias_BH = allocate_tensor(saved, dtype, table_shape);
   decoder_bias_BH = allocate_tensor(saved, dtype, table_shape);
-  lay_out_stack(config, dtype, 0, num_encoder_layers, S, S, kept, embedding_TD.rows(0, S), saved);
-  lay_out_stack(config, dtype, num_encoder_layers, layers.size(), S, U, kept, embedding_TD.rows(S, S + U),
-                saved);
+  lay_out_stack(config, dtype, 0, num_encoder_layers, S, S, kept, training, embedding_TD.rows(0, S), saved);
+  lay_out_stack(config, dtype, num_encoder_layers, layers.size(), S, U, kept, training,
+                embedding_TD.rows(S, S + U), saved);
   encoder_x_SD = training ? allocate_tensor(saved, dtype, {S, D}) : embedding_TD.rows(0, S);
   memory_SD = allocate_tensor(saved, dtype, {S, D});
   memory_rstd_S = allocate_tensor(saved, DType::kF32, {S});
@@ -93,7 +105,9 @@ void EncoderDecoderActivations::lay_out(const ModelConfig& config, DType dtype, 
     decoder_dbias_BH = allocate_tensor(working, DType::kF32, table_shape);
   }
   const Arena::Mark mark = working.mark();
-  scratch = allocate_stack_scratch(working, config, dtype, S, U, training, kept != KeptByLayers::kAll, lora);
+  scratch = allocate_stack_scratch(
+      working, config, dtype, S, U, training,
+      std::ranges::any_of(kept, [](const KeptOutputs& of) { return !of.gate_up; }), lora);
   working.release(mark);
   loss_scratch = allocate_loss_head_scratch(working, config, dtype, logits, U, training);
   working.release(mark);

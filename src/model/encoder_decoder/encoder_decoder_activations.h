@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/blocks/attention_block.h"
@@ -26,10 +27,6 @@ struct StackLayerScratch {
   MlpScratch mlp;
 };
 
-// What the layers keep: all outputs; with checkpointing only their inputs, and without training nothing,
-// while the layers of a stack share one set of buffers for the rest.
-enum class KeptByLayers { kAll, kInputs, kNothing };
-
 struct EncoderDecoderActivations {
   std::vector<StackLayerSaved> layers;  // the encoder's, then the decoder's
   TensorView embedding_TD;              // inputs of the first layer of each stack: sources, then targets
@@ -49,15 +46,16 @@ struct EncoderDecoderActivations {
 
   // Reserves lay_out()'s host memory for any batch of up to max_tokens tokens.
   void reserve(const ModelConfig& config, int64_t max_tokens);
-  // Sets up the views. `saved` lives from forward to backward.
+  // Sets up the views. `saved` lives from forward to backward. `kept`: by layer; those of a stack share one
+  // set of buffers for the rest, and without training for their inputs.
   void lay_out(const ModelConfig& config, DType dtype, int64_t num_source_tokens, int64_t num_target_tokens,
-               KeptByLayers kept, bool training, const LogitsLimits& logits, Arena& saved, Arena& working,
-               const LoraLimits& lora);
+               std::span<const KeptOutputs> kept, bool training, const LogitsLimits& logits, Arena& saved,
+               Arena& working, const LoraLimits& lora);
 
  private:
   void lay_out_stack(const ModelConfig& config, DType dtype, size_t begin, size_t end,
-                     int64_t num_source_tokens, int64_t num_tokens, KeptByLayers kept, TensorView first_x,
-                     Arena& saved);
+                     int64_t num_source_tokens, int64_t num_tokens, std::span<const KeptOutputs> kept,
+                     bool training, TensorView first_x, Arena& saved);
 };
 
 }  // namespace tessera

@@ -32,10 +32,9 @@ struct GeneratorBuffers {
                         allocate_tensor(cache_arena, dtype, {capacity, width})});
     }
     const LogitsLimits whole_rows = {};
-    source.lay_out(config, dtype, source_tokens, 1, KeptByLayers::kNothing, /*training=*/false, whole_rows,
-                   arena, arena, lora);
-    token.lay_out(config, dtype, 1, 1, KeptByLayers::kNothing, /*training=*/false, whole_rows, arena, arena,
-                  lora);
+    const std::vector<KeptOutputs> kept(static_cast<size_t>(config.num_hidden_layers));
+    source.lay_out(config, dtype, source_tokens, 1, kept, /*training=*/false, whole_rows, arena, arena, lora);
+    token.lay_out(config, dtype, 1, 1, kept, /*training=*/false, whole_rows, arena, arena, lora);
   }
 };
 

@@ -80,13 +80,10 @@ ModelFlops EncoderDecoderModel::flops(std::span<const int32_t> cu_seqlens, int64
   return flops;
 }
 
-void EncoderDecoderModel::lay_out(const ActivationLimits& limits, int64_t num_source_tokens,
+void EncoderDecoderModel::lay_out(std::span<const KeptOutputs> kept, bool training, int64_t num_source_tokens,
                                   int64_t num_target_tokens, Arena& saved, Arena& working,
                                   EncoderDecoderActivations& activations) const {
-  const KeptByLayers kept = !limits.training                ? KeptByLayers::kNothing
-                            : limits.gradient_checkpointing ? KeptByLayers::kInputs
-                                                            : KeptByLayers::kAll;
-  activations.lay_out(config(), dtype(), num_source_tokens, num_target_tokens, kept, limits.training,
+  activations.lay_out(config(), dtype(), num_source_tokens, num_target_tokens, kept, training,
                       logits_limits(device()), saved, working, lora_limits());
 }
 
@@ -95,12 +92,13 @@ void EncoderDecoderModel::lay_out(const ActivationLimits& limits, int64_t num_so
 // kMargin more tokens of either kind, at least 4 bytes each, outweigh the rounding.
 ActivationBytes EncoderDecoderModel::arena_bytes(const ActivationLimits& limits) const {
   constexpr int64_t kMargin = 64;
+  const std::vector<KeptOutputs> kept = kept_outputs(config(), dtype(), limits);
   ActivationBytes bytes;
   for (const auto& [sources, targets] :
        {std::pair(limits.max_tokens + kMargin, kMargin), std::pair(kMargin, limits.max_tokens + kMargin)}) {
     Arena saved = Arena::measuring(), working = Arena::measuring();
     EncoderDecoderActivations activations;
-    lay_out(limits, sources, targets, saved, working, activations);
+    lay_out(kept, limits.training, sources, targets, saved, working, activations);
     bytes.saved_bytes = std::max(bytes.saved_bytes, saved.high_water_bytes());
     bytes.working_bytes = std::max(bytes.working_bytes, working.high_water_bytes());
   }
@@ -111,7 +109,8 @@ void EncoderDecoderModel::lay_out(const PackedBatch& batch, Arena& saved, Arena&
   TESSERA_CHECK(batch.num_sources > 0 && batch.num_sources == batch.num_rows(), "{} sources, {} targets",
                 batch.num_sources, batch.num_rows());
   const int64_t num_source_tokens = batch.num_source_tokens();
-  lay_out(limits(), num_source_tokens, batch.num_tokens() - num_source_tokens, saved, working, activations_);
+  lay_out(kept_, limits().training, num_source_tokens, batch.num_tokens() - num_source_tokens, saved, working,
+          activations_);
   const auto count = static_cast<size_t>(batch.num_sources);
   cu_sources_ = std::span(batch.cu_seqlens).first(count + 1);
   cu_targets_.clear();
@@ -120,9 +119,8 @@ void EncoderDecoderModel::lay_out(const PackedBatch& batch, Arena& saved, Arena&
   encoder_bias_ = {activations_.encoder_bias_BH, encoder_buckets_, stacks().relative_attention_max_distance};
   decoder_bias_ = {activations_.decoder_bias_BH, decoder_buckets_, stacks().relative_attention_max_distance};
   if (const Dropout* dropout = adapter_dropout()) {
-    source_dropout_ = target_dropout_ = *dropout;
-    source_dropout_.tokens = dropout->tokens.first(static_cast<size_t>(num_source_tokens));
-    target_dropout_.tokens = dropout->tokens.subspan(static_cast<size_t>(num_source_tokens));
+    source_dropout_ = dropout->rows(0, num_source_tokens);
+    target_dropout_ = dropout->rows(num_source_tokens, batch.num_tokens());
   }
 }
 
@@ -152,6 +150,7 @@ std::vector<int32_t> EncoderDecoderModel::buckets(bool both_directions) const {
 int64_t EncoderDecoderModel::reserve_tables(const ActivationLimits& limits) {
   encoder_buckets_ = buckets(true);
   decoder_buckets_ = buckets(false);
+  kept_ = kept_outputs(config(), dtype(), limits);
   activations_.reserve(config(), limits.max_tokens);
   cu_targets_.reserve(static_cast<size_t>(limits.max_tokens + 1));
   return 0;  // a few hundred bytes
@@ -159,7 +158,19 @@ int64_t EncoderDecoderModel::reserve_tables(const ActivationLimits& limits) {
 
 void EncoderDecoderModel::compute_embedding(const PackedBatch& batch) {
   ops().embedding(batch.input_ids, embedding_VD(), activations_.embedding_TD);
+}
+
+void EncoderDecoderModel::finish_embedding(const PackedBatch& /*batch*/) {
+  drop_in_place(ops(), dropout_at(config().dropout.embedding, DropoutPlace::kEmbedding, 0),
+                activations_.embedding_TD);
   show(-1, "embedding", activations_.embedding_TD);
+}
+
+Dropout EncoderDecoderModel::stack_dropout(double rate, DropoutPlace place, int64_t layer) const {
+  const Dropout of_all = dropout_at(rate, place, layer);
+  if (!of_all.drops()) return {};
+  return is_encoder_layer(layer) ? of_all.rows(0, cu_sources_.back())
+                                 : of_all.rows(cu_sources_.back(), std::ssize(of_all.tokens));
 }
 
 TensorView EncoderDecoderModel::output_of(int64_t layer) {
@@ -172,7 +183,16 @@ SequenceInfo EncoderDecoderModel::sequences_of(int64_t layer) const {
   SequenceInfo sequences;
   sequences.cu_seqlens = is_encoder ? cu_sources_ : std::span<const int32_t>(cu_targets_);
   sequences.bias = is_encoder ? &encoder_bias_ : &decoder_bias_;
+  sequences.of_probabilities = stack_dropout(config().dropout.attention, DropoutPlace::kAttention, layer);
+  sequences.of_output =
+      stack_dropout(config().dropout.attention_output, DropoutPlace::kAttentionOutput, layer);
   return sequences;
+}
+
+CrossSequences EncoderDecoderModel::cross_sequences_of(int64_t layer) const {
+  return {cu_targets_, cu_sources_,
+          stack_dropout(config().dropout.attention, DropoutPlace::kCrossAttention, layer),
+          stack_dropout(config().dropout.attention_output, DropoutPlace::kCrossAttentionOutput, layer)};
 }
 
 // The scratch with views of as many rows as the stack has tokens, and its tokens' dropout.
@@ -183,10 +203,12 @@ StackLayerScratch EncoderDecoderModel::scratch_of(int64_t layer) const {
   const auto cut = [count](TensorView& view) {
     if (view.shape().rank() > 0) view = view.rows(0, count);
   };
-  for (TensorView* view :
-       {&scratch.attention.norm_TD, &scratch.attention.statistics_T, &scratch.attention.do_THE,
-        &scratch.attention.dqkv_TQ, &scratch.mlp.norm_TD, &scratch.mlp.statistics_T})
+  for (TensorView* view : {&scratch.attention.norm_TD, &scratch.attention.statistics_T,
+                           &scratch.attention.do_THE, &scratch.attention.dqkv_TQ,
+                           &scratch.attention.ddropped_TD, &scratch.mlp.norm_TD, &scratch.mlp.statistics_T})
     cut(*view);
+  scratch.mlp.of_hidden = stack_dropout(config().dropout.mlp_hidden, DropoutPlace::kMlpHidden, layer);
+  scratch.mlp.of_output = stack_dropout(config().dropout.mlp_output, DropoutPlace::kMlpOutput, layer);
   if (adapter_dropout() != nullptr) {
     const Dropout* const own = is_encoder ? &source_dropout_ : &target_dropout_;
     scratch.attention.lora.dropout = scratch.cross.lora.dropout = scratch.mlp.lora.dropout = own;
@@ -212,7 +234,7 @@ void EncoderDecoderModel::compute_layer(int64_t layer) {
                           sequences_of(layer), residual, saved.attention, scratch.attention, after_attention);
   ConstTensorView bypassed = saved.attention.x_TD;
   if (!is_encoder) {
-    cross_attention_forward(ops(), cross_block_, weights_.layers[i].cross, {cu_targets_, cu_sources_},
+    cross_attention_forward(ops(), cross_block_, weights_.layers[i].cross, cross_sequences_of(layer),
                             activations_.memory_SD, bypassed, saved.cross, scratch.cross, saved.mlp.x_TD);
     bypassed = saved.cross.x_UD;
   }
@@ -224,6 +246,8 @@ void EncoderDecoderModel::compute_layer(int64_t layer) {
   ops().add(y, saved.mlp.x_TD);
   if (is_encoder) {
     ops().rmsnorm(y, weights_.encoder_norm_D, norm_eps(), activations_.memory_SD, activations_.memory_rstd_S);
+    drop_in_place(ops(), stack_dropout(config().dropout.stack_output, DropoutPlace::kStackOutput, layer),
+                  activations_.memory_SD);
   }
 }
 
@@ -236,8 +260,10 @@ LossSums EncoderDecoderModel::compute_loss(const PackedBatch& batch, float label
 
 LossSums EncoderDecoderModel::compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
                                            WeightUpdate update) {
-  return loss_head_forward_backward(ops(), head_config(), weights_.head, grads_.head, update,
-                                    targets_of(batch), label_smoothing, grad_scale, activations_.final_x_UD,
+  LossHeadConfig head = head_config();
+  head.of_norm = stack_dropout(config().dropout.stack_output, DropoutPlace::kStackOutput, num_layers() - 1);
+  return loss_head_forward_backward(ops(), head, weights_.head, grads_.head, update, targets_of(batch),
+                                    label_smoothing, grad_scale, activations_.final_x_UD,
                                     activations_.loss_scratch, activations_.target_rows, dx_of_targets());
 }
 
@@ -246,14 +272,13 @@ void EncoderDecoderModel::recompute_layer(int64_t layer) {
   const bool is_encoder = is_encoder_layer(layer);
   const StackLayerSaved& saved = activations_.layers[i];
   const StackLayerScratch scratch = scratch_of(layer);
+  const KeptOutputs kept = is_last_of_stack(layer) ? KeptOutputs::of_last_layer() : kept_[i];
   attention_block_recompute(ops(), is_encoder ? encoder_block_ : decoder_block_, weights_.layers[i].attention,
-                            sequences_of(layer), /*kept=*/{}, saved.attention, scratch.attention,
+                            sequences_of(layer), kept, saved.attention, scratch.attention,
                             is_encoder ? saved.mlp.x_TD : saved.cross.x_UD);
   if (is_encoder) return;
-  cross_attention_forward(ops(), cross_block_, weights_.layers[i].cross, {cu_targets_, cu_sources_},
-                          activations_.memory_SD, /*residual_UD=*/{}, saved.cross, scratch.cross,
-                          saved.mlp.x_TD);
-  ops().add(saved.mlp.x_TD, saved.cross.x_UD);
+  cross_attention_recompute(ops(), cross_block_, weights_.layers[i].cross, cross_sequences_of(layer),
+                            activations_.memory_SD, kept, saved.cross, scratch.cross, saved.mlp.x_TD);
 }
 
 void EncoderDecoderModel::compute_layer_backward(int64_t layer, WeightUpdate update) {
@@ -263,6 +288,8 @@ void EncoderDecoderModel::compute_layer_backward(int64_t layer, WeightUpdate upd
   const StackLayerScratch scratch = scratch_of(layer);
   const TensorView dx = is_encoder ? dx_of_sources() : dx_of_targets();
   if (is_encoder && is_last_of_stack(layer)) {
+    drop_in_place(ops(), stack_dropout(config().dropout.stack_output, DropoutPlace::kStackOutput, layer),
+                  activations_.dmemory_SD);
     ops().rmsnorm_backward(activations_.dmemory_SD, activations_.encoder_x_SD, weights_.encoder_norm_D,
                            activations_.memory_rstd_S, dx, Update::kOverwrite, grads_.encoder_norm_D,
                            update.mode);
@@ -272,7 +299,7 @@ void EncoderDecoderModel::compute_layer_backward(int64_t layer, WeightUpdate upd
   if (!is_encoder) {
     const Update memory_update = is_last_of_stack(layer) ? Update::kOverwrite : Update::kAdd;
     cross_attention_backward(ops(), cross_block_, weights_.layers[i].cross, grads_.layers[i].cross, update,
-                             {cu_targets_, cu_sources_}, activations_.memory_SD, saved.cross, scratch.cross,
+                             cross_sequences_of(layer), activations_.memory_SD, saved.cross, scratch.cross,
                              dx, activations_.dmemory_SD, memory_update);
   }
   SequenceInfo sequences = sequences_of(layer);
@@ -293,6 +320,8 @@ void EncoderDecoderModel::compute_embedding_backward(const PackedBatch& batch, U
   const TensorView table_VD = config().tie_word_embeddings ? grads_.head.lm_head_VD : grads_.embedding_VD;
   // Rows of tokens that do not occur get no gradient; the padding token, which starts the targets, does.
   if (update == Update::kOverwrite) ops().zero(table_VD);
+  drop_in_place(ops(), dropout_at(config().dropout.embedding, DropoutPlace::kEmbedding, 0),
+                activations_.dx_TD);
   ops().embedding_backward(batch.input_ids, activations_.dx_TD, kNoPaddingId, table_VD);
 }
 

@@ -24,8 +24,9 @@ class EncoderDecoderModel final : public TrainableModel {
 
   ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_sources,
                    int64_t num_targets) const override;
+  int64_t num_keepable_outputs() const override { return tessera::num_keepable_outputs(config()); }
   int64_t num_recomputed_attentions(const ActivationLimits& limits) const override {
-    return limits.gradient_checkpointing ? num_layers() : 0;
+    return tessera::num_recomputed_attentions(config(), dtype(), limits);
   }
 
   // Writes logits_UV F32 of every token of the targets (for tests and small inputs: batches whose logits are
@@ -45,8 +46,9 @@ class EncoderDecoderModel final : public TrainableModel {
   }
   std::vector<int32_t> buckets(bool both_directions) const;
   // Lays out a batch of these sizes.
-  void lay_out(const ActivationLimits& limits, int64_t num_source_tokens, int64_t num_target_tokens,
-               Arena& saved, Arena& working, EncoderDecoderActivations& activations) const;
+  void lay_out(std::span<const KeptOutputs> kept, bool training, int64_t num_source_tokens,
+               int64_t num_target_tokens, Arena& saved, Arena& working,
+               EncoderDecoderActivations& activations) const;
 
   ActivationBytes arena_bytes(const ActivationLimits& limits) const override;
   void lay_out(const PackedBatch& batch, Arena& saved, Arena& working) override;
@@ -55,6 +57,7 @@ class EncoderDecoderModel final : public TrainableModel {
 
   void compute_embedding(const PackedBatch& batch) override;
   EmbeddingBuffers embedding_buffers() override { return {activations_.embedding_TD, activations_.dx_TD}; }
+  void finish_embedding(const PackedBatch& batch) override;
   void compute_layer(int64_t layer) override;
   LossSums compute_loss(const PackedBatch& batch, float label_smoothing,
                         std::span<LossSums> by_sequence) override;
@@ -70,6 +73,9 @@ class EncoderDecoderModel final : public TrainableModel {
   }
   TensorView output_of(int64_t layer);  // what the layer adds to the stream
   SequenceInfo sequences_of(int64_t layer) const;
+  CrossSequences cross_sequences_of(int64_t layer) const;
+  // What the pass drops of the tokens of the encoder's or of the decoder's stack.
+  Dropout stack_dropout(double rate, DropoutPlace place, int64_t layer) const;
   StackLayerScratch scratch_of(int64_t layer) const;
   std::span<const int32_t> targets_of(const PackedBatch& batch) const {
     return std::span(batch.targets).subspan(static_cast<size_t>(cu_sources_.back()));
@@ -87,6 +93,7 @@ class EncoderDecoderModel final : public TrainableModel {
   double encoder_matrix_elements_ = 0, decoder_matrix_elements_ = 0, memory_matrix_elements_ = 0;
   std::vector<int32_t> encoder_buckets_, decoder_buckets_;
   PositionBias encoder_bias_, decoder_bias_;
+  std::vector<KeptOutputs> kept_;  // by layer
   EncoderDecoderActivations activations_;
   // Of the current batch: row starts of the sources and, from 0, of the targets.
   std::span<const int32_t> cu_sources_;

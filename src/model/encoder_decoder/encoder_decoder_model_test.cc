@@ -134,6 +134,97 @@ INSTANTIATE_TEST_SUITE_P(
                                      NamedActivation{"gated_silu", Activation::kGatedSilu}),
                      testing::Bool(), testing::Bool()));
 
+ModelConfig with_dropout(ModelConfig config) {
+  config.dropout = {0.1, 0.2, 0.15, 0.3, 0.25, 0.2};
+  return config;
+}
+
+TEST(T5Dropout, GradientsAgreeWithDifferences) {
+  for (const bool checkpointing : {false, true}) {
+    const ModelConfig config = with_dropout(tiny_t5(Activation::kGatedGeluTanh, checkpointing));
+    const PackedBatch batch = random_pairs({{9, 4}, {1, 1}, {30, 17}}, config.vocab_size, 3);
+    const std::vector<float> weights = weights_of(config);
+    T5TestModel test(config, DType::kF32, weights);
+    test.model().reserve(limits_of(batch, checkpointing));
+    const std::vector<uint64_t> numbers = numbers_of_tokens(batch);
+    test.model().draw_dropout({.seed = 4, .tokens = numbers});
+    double squares = 0;
+    const LossSums sums = test.model().forward_backward(batch, 1, 0, {Update::kOverwrite, &squares});
+    EXPECT_NE(test.model().forward_loss(batch).loss_sum, sums.loss_sum) << "evaluation drops nothing";
+    expect_gradients_are_differences(test, weights, std::sqrt(squares), [&] {
+      return test.model().forward_backward(batch, 1, 0, Update::kOverwrite).loss_sum;
+    });
+  }
+}
+
+// Each place drops elements of its own, which follow from the seed.
+TEST(T5Dropout, EveryPlaceAndTheSeedMatter) {
+  const PackedBatch batch = random_pairs({{9, 4}, {12, 17}}, 37, 3);
+  const std::vector<uint64_t> numbers = numbers_of_tokens(batch);
+  const auto loss = [&](const DropoutRates& rates, uint64_t seed) {
+    ModelConfig config = tiny_t5();
+    config.dropout = rates;
+    T5TestModel test(config, DType::kF32, weights_of(config));
+    test.model().reserve(limits_of(batch));
+    test.model().draw_dropout({.seed = seed, .tokens = numbers});
+    return test.model().forward_backward(batch, 1, 0, Update::kOverwrite).loss_sum;
+  };
+  std::vector<double> losses = {loss({}, 1), loss({0.2, 0.2, 0.2, 0.2, 0.2, 0.2}, 1),
+                                loss({0.2, 0.2, 0.2, 0.2, 0.2, 0.2}, 2)};
+  for (double DropoutRates::*place :
+       {&DropoutRates::embedding, &DropoutRates::attention, &DropoutRates::attention_output,
+        &DropoutRates::mlp_hidden, &DropoutRates::mlp_output, &DropoutRates::stack_output}) {
+    DropoutRates rates;
+    rates.*place = 0.2;
+    losses.push_back(loss(rates, 1));
+  }
+  std::ranges::sort(losses);
+  EXPECT_EQ(std::ranges::adjacent_find(losses), losses.end());
+}
+
+TEST(T5Dropout, CheckpointingThreadsAndOtherRowsLeaveTheBits) {
+  const ModelConfig config = with_dropout(tiny_t5());
+  const PackedBatch both = random_pairs({{90, 33}, {7, 140}}, config.vocab_size, 1);
+  const std::vector<uint64_t> numbers = numbers_of_tokens(both);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    std::vector<std::vector<float>> gradients;
+    for (const bool checkpointing : {false, true}) {
+      T5TestModel test(config, dtype, weights_of(config), checkpointing ? 3 : 1);
+      test.model().reserve(limits_of(both, checkpointing));
+      test.model().draw_dropout({.seed = 4, .tokens = numbers});
+      test.model().forward_backward(both, 1, 0, Update::kOverwrite);
+      gradients.push_back(test.gradients());
+    }
+    EXPECT_TRUE(gradients[0] == gradients[1]) << dtype_name(dtype);
+  }
+  // The rows alone lose as much as together.
+  const auto loss_of = [&](const PackedBatch& batch) {
+    T5TestModel test(config, DType::kF32, weights_of(config));
+    test.model().reserve(limits_of(batch));
+    const std::vector<uint64_t> its_numbers = numbers_of_tokens(batch);
+    test.model().draw_dropout({.seed = 4, .tokens = its_numbers});
+    return test.model().forward_backward(batch, 1, 0, Update::kOverwrite).loss_sum;
+  };
+  double sum = 0;
+  for (const size_t first : {0, 1}) {
+    PackedBatch row;
+    row.num_sources = 1;
+    row.cu_seqlens = {0};
+    for (const size_t sequence : {first, first + 2}) {
+      for (auto t = static_cast<size_t>(both.cu_seqlens[sequence]);
+           t < static_cast<size_t>(both.cu_seqlens[sequence + 1]); ++t) {
+        row.input_ids.push_back(both.input_ids[t]);
+        row.positions.push_back(both.positions[t]);
+        row.targets.push_back(both.targets[t]);
+        if (row.targets.back() != kIgnoredLabel) ++row.num_targets;
+      }
+      row.cu_seqlens.push_back(static_cast<int32_t>(row.input_ids.size()));
+    }
+    sum += loss_of(row);
+  }
+  EXPECT_NEAR(sum, loss_of(both), 1e-4 * sum);
+}
+
 TEST(T5, CheckpointingAndPackedFormsLeaveTheBits) {
   const ModelConfig config = tiny_t5();
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -169,6 +260,29 @@ TEST(T5, DoesNotDependOnTheNumberOfThreadsNorOnOtherRows) {
   EXPECT_TRUE(gradients[0] == gradients[1]);
 }
 
+TEST(T5, OutputsThatAreKeptLeaveTheBits) {
+  const ModelConfig config = with_dropout(tiny_t5());
+  const PackedBatch batch = random_pairs({{9, 4}, {30, 17}}, config.vocab_size, 3);
+  const std::vector<uint64_t> numbers = numbers_of_tokens(batch);
+  std::vector<float> expected;
+  int64_t smallest = 0;
+  ActivationLimits limits = limits_of(batch, true);
+  const int64_t count = 4 * config.num_hidden_layers - 6;
+  for (limits.num_kept_outputs = 0; limits.num_kept_outputs <= count; ++limits.num_kept_outputs) {
+    T5TestModel test(config, DType::kF32, weights_of(config));
+    ASSERT_EQ(test.model().num_keepable_outputs(), count);
+    test.model().reserve(limits);
+    const int64_t bytes = test.model().reserved_bytes().total();
+    EXPECT_EQ(bytes, test.model().activation_bytes(limits).total());
+    EXPECT_GE(bytes, smallest) << "more outputs need more memory";
+    smallest = bytes;
+    test.model().draw_dropout({.seed = 4, .tokens = numbers});
+    test.model().forward_backward(batch, 1, 0, Update::kOverwrite);
+    if (limits.num_kept_outputs == 0) expected = test.gradients();
+    EXPECT_TRUE(test.gradients() == expected) << limits.num_kept_outputs << " outputs kept";
+  }
+}
+
 // The buffers of any split of the tokens into sources and targets fit those reserved.
 TEST(T5, AnyMixtureOfSourcesAndTargetsFits) {
   const ModelConfig config = tiny_t5();
@@ -177,6 +291,7 @@ TEST(T5, AnyMixtureOfSourcesAndTargetsFits) {
     T5TestModel test(config, DType::kBF16, weights_of(config));
     ActivationLimits limits = {num_tokens, num_tokens};
     limits.gradient_checkpointing = checkpointing;
+    if (checkpointing) limits.num_kept_outputs = 6;
     test.model().reserve(limits);
     EXPECT_EQ(test.model().reserved_bytes().total(), test.model().activation_bytes(limits).total());
     for (int64_t sources = 1; sources < num_tokens; ++sources) {

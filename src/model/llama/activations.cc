@@ -7,8 +7,7 @@ namespace tessera {
 
 void Activations::reserve(const ModelConfig& config, int64_t max_tokens) {
   layers.reserve(static_cast<size_t>(config.num_hidden_layers));
-  target_rows.rows.reserve(static_cast<size_t>(max_tokens));
-  target_rows.targets.reserve(static_cast<size_t>(max_tokens));
+  target_rows.reserve(max_tokens, config.dropout.stack_output > 0);
   if (config.experts) router.reserve(config, max_tokens);
 }
 

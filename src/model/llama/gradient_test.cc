@@ -84,6 +84,53 @@ TEST_P(ModelGradient, OfEveryParameterEqualsFiniteDifferences) {
   }
 }
 
+// Forms of decoders with attention_dropout, and one that also drops what its blocks add to the stream.
+std::vector<NamedConfig> dropout_configs() {
+  std::vector<NamedConfig> configs;
+  for (NamedConfig& each : all_option_configs()) {
+    if (each.name != "soft_caps" && each.name != "norms_before_and_after" && each.name != "parallel_blocks")
+      continue;
+    configs.push_back(each);
+  }
+  configs.push_back({"windows", tiny_config()});
+  configs.back().config.sliding_window = {0, 5};
+  configs.push_back({"outputs", tiny_config()});
+  ModelConfig& outputs = configs.back().config;
+  outputs.o_bias = outputs.qkv_bias = outputs.mlp_bias = true;
+  outputs.dropout.attention_output = outputs.dropout.mlp_output = 0.2;
+  for (NamedConfig& each : configs) each.config.dropout.attention = 0.25;
+  return configs;
+}
+
+class DecoderDropout : public testing::TestWithParam<NamedConfig> {};
+
+TEST_P(DecoderDropout, GradientsAgreeWithDifferencesWhateverIsKept) {
+  if (test_device() != DeviceKind::kCpu) GTEST_SKIP() << "is refused on a card";
+  const ModelConfig config = GetParam().config;
+  const PackedBatch batch = pack(random_rows({7, 1, 20}, config.vocab_size, kGradientSeed));
+  const std::vector<float> weights = random_weights(parameter_layout(config), kWeightScale, kGradientSeed);
+  const std::vector<uint64_t> numbers = numbers_of_tokens(batch);
+  std::vector<std::vector<float>> gradients;
+  for (const int64_t num_kept : {-1, 0, 2, 5}) {
+    TestModel test(config, DType::kF32, weights);
+    ActivationLimits limits = limits_of(batch, num_kept >= 0);
+    limits.num_kept_outputs = std::max<int64_t>(0, num_kept);
+    test.model().reserve(limits);
+    test.model().draw_dropout({.seed = 4, .tokens = numbers});
+    double squares = 0;
+    const LossSums sums = test.model().forward_backward(batch, 1, 0, {Update::kOverwrite, &squares});
+    gradients.push_back(test.gradients());
+    EXPECT_TRUE(gradients.back() == gradients.front()) << num_kept << " outputs kept";
+    if (num_kept >= 0) continue;
+    EXPECT_NE(test.model().forward_loss(batch).loss_sum, sums.loss_sum) << "evaluation drops nothing";
+    expect_gradients_are_differences(test, weights, std::sqrt(squares), [&] {
+      return test.model().forward_backward(batch, 1, 0, Update::kOverwrite).loss_sum;
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, DecoderDropout, testing::ValuesIn(dropout_configs()),
+                         [](const auto& test) { return test.param.name; });
 INSTANTIATE_TEST_SUITE_P(Options, ModelGradient, testing::ValuesIn(all_option_configs()),
                          [](const auto& test) { return test.param.name; });
 

@@ -17,6 +17,11 @@ LlamaModel::LlamaModel(const ModelConfig& config, DType dtype, Ops& ops)
   if (config.experts && ops.device().own_memory())
     fail(ExitCode::kBadConfig, "device {}: mixtures of experts run on processors only: use device cpu",
          ops.device().name());
+  if (config.dropout.any() && ops.device().own_memory())
+    fail(ExitCode::kBadConfig,
+         "device {}: the dropout of config.json (attention_dropout {}) runs on processors only: use device "
+         "cpu",
+         ops.device().name(), config.dropout.attention);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     layer_configs_.push_back(tessera::layer_config(config, layer));
   }
@@ -134,6 +139,7 @@ OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits, std::span<const
   result.attention = layer_configs_.front().attention.shape;
   result.attention.sliding_window = 0;  // the widest window a layer may have
   if (config().qk_norm_whole) result.head_norm_width = config().num_attention_heads * config().head_dim;
+  result.general_attention = limits.training && config().dropout.attention > 0;
   const int64_t vocab_size = config().vocab_size;
   const int64_t packed_rows = limits.pack_weights ? vocab_size : 0;
   for (const LogitsPieces& pieces : logits) {
@@ -151,11 +157,7 @@ int64_t LlamaModel::slot_bytes(const ActivationLimits& limits) const {
 }
 
 int64_t LlamaModel::num_recomputed_attentions(const ActivationLimits& limits) const {
-  if (!limits.gradient_checkpointing) return 0;
-  const std::vector<KeptOutputs> kept = kept_outputs(config(), dtype(), limits);
-  // The last layer recomputes none (num_keepable_outputs()).
-  return std::count_if(kept.begin(), kept.end() - 1,
-                       [](const KeptOutputs& layer) { return !layer.attention; });
+  return tessera::num_recomputed_attentions(config(), dtype(), limits);
 }
 
 int64_t LlamaModel::offloaded_bytes(const ActivationLimits& limits) const {
@@ -196,6 +198,20 @@ void LlamaModel::compute_embedding(const PackedBatch& batch) {
   show(-1, "embedding", x_TD);
 }
 
+SequenceInfo LlamaModel::sequences_of(int64_t layer) const {
+  SequenceInfo sequences = sequences_;
+  const DropoutRates& rates = config().dropout;
+  sequences.of_probabilities = dropout_at(rates.attention, DropoutPlace::kAttention, layer);
+  sequences.of_output = dropout_at(rates.attention_output, DropoutPlace::kAttentionOutput, layer);
+  return sequences;
+}
+
+LayerScratch LlamaModel::scratch_of(int64_t layer) const {
+  LayerScratch scratch = activations_.layer_scratch;
+  scratch.mlp.of_output = dropout_at(config().dropout.mlp_output, DropoutPlace::kMlpOutput, layer);
+  return scratch;
+}
+
 void LlamaModel::compute_layer(int64_t layer) {
   const auto i = static_cast<size_t>(layer);
   const LayerSaved& saved = activations_.layers[i];
@@ -204,8 +220,8 @@ void LlamaModel::compute_layer(int64_t layer) {
   // Before the first layer the embedding is the whole stream.
   const ConstTensorView residual_TD = i == 0 ? TensorView() : activations_.layers[i - 1].mlp.x_TD;
   if (offloaded_) offloaded_->before_forward(layer);
-  decoder_layer_forward(ops(), layer_configs_[i], weights_.layers[i], sequences_, residual_TD, saved,
-                        activations_.layer_scratch, y_TD);
+  decoder_layer_forward(ops(), layer_configs_[i], weights_.layers[i], sequences_of(layer), residual_TD, saved,
+                        scratch_of(layer), y_TD);
   show(layer, "attention", saved.mlp.x_TD);
   show(layer, "mlp", y_TD);
   if (is_last) ops().add(y_TD, saved.mlp.x_TD);
@@ -233,15 +249,15 @@ void LlamaModel::recompute_layer(int64_t layer) {
   if (offloaded_) offloaded_->before_backward(layer);
   // The last layer's outputs are still there.
   const bool is_last = i + 1 == activations_.layers.size();
-  const KeptOutputs kept = is_last ? KeptOutputs{true, true, true} : policy_.layers[i];
-  decoder_layer_recompute(ops(), layer_configs_[i], weights_.layers[i], sequences_, kept,
-                          activations_.layers[i], activations_.layer_scratch);
+  const KeptOutputs kept = is_last ? KeptOutputs::of_last_layer() : policy_.layers[i];
+  decoder_layer_recompute(ops(), layer_configs_[i], weights_.layers[i], sequences_of(layer), kept,
+                          activations_.layers[i], scratch_of(layer));
 }
 
 void LlamaModel::compute_layer_backward(int64_t layer, WeightUpdate update) {
   const auto i = static_cast<size_t>(layer);
-  decoder_layer_backward(ops(), layer_configs_[i], weights_.layers[i], grads_.layers[i], update, sequences_,
-                         activations_.layers[i], activations_.layer_scratch, activations_.dx_TD);
+  decoder_layer_backward(ops(), layer_configs_[i], weights_.layers[i], grads_.layers[i], update,
+                         sequences_of(layer), activations_.layers[i], scratch_of(layer), activations_.dx_TD);
   if (offloaded_) offloaded_->after_backward(layer, activations_.layers[i].attention.x_TD);
 }
 

@@ -88,6 +88,10 @@ class LlamaModel final : public TrainableModel {
   // What it adds to the sum of the losses; keeps its gradient for backward.
   double add_balance_loss(float grad_scale);
 
+  // What layers drop of the current pass is in both.
+  SequenceInfo sequences_of(int64_t layer) const;
+  LayerScratch scratch_of(int64_t layer) const;
+
   std::vector<LayerConfig> layer_configs_;
   LlamaWeights weights_;
   LlamaGrads grads_;

@@ -38,8 +38,10 @@ void parallel_layer_recompute(Ops& ops, const LayerConfig& config, const LayerWe
                               const SequenceInfo& sequences, const KeptOutputs& kept, const LayerSaved& saved,
                               const LayerScratch& scratch) {
   if (!kept.qkv) parallel_norm(ops, config, weights, saved, scratch, scratch.attention.norm_TD);
-  self_attention_recompute(ops, config.attention, weights.attention, sequences, kept,
-                           scratch.attention.norm_TD, saved.attention, scratch.attention.lora);
+  KeptOutputs of_attention = kept;
+  of_attention.stream = true;  // backward does not read it
+  self_attention_recompute(ops, config.attention, weights.attention, sequences, of_attention,
+                           scratch.attention.norm_TD, saved.attention, scratch.attention.lora, /*y_TD=*/{});
 }
 
 void parallel_layer_backward(Ops& ops, const LayerConfig& config, const LayerWeights& weights,

@@ -85,7 +85,7 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, PassKind kind, S
     make_packed_batch(dataset_, rows, step_ - 1, &batch_);
     part->rows_s += time.seconds();
     if (noise_) noise_->begin(step_, rows, dataset_, batch_);
-    if (options_.lora_dropout > 0) choose_dropout(rows);
+    if (options_.lora_dropout > 0 || model_.config().dropout.any()) choose_dropout(rows);
     const auto label_smoothing = static_cast<float>(options_.label_smoothing);
     const PackedBatch& own = take_slice(context_, batch_);
     part->loss_sum +=
@@ -129,7 +129,7 @@ void StepRunner::choose_dropout(std::span<const int64_t> rows) {
     // Tokens that are in no row are there, too.
     dropout_tokens_.resize(static_cast<size_t>(tokens_of_member(std::ssize(dropout_tokens_), team_size())));
   }
-  model_.drop_adapter_inputs({static_cast<float>(options_.lora_dropout), seed, dropout_tokens_});
+  model_.draw_dropout({seed, dropout_tokens_, static_cast<float>(options_.lora_dropout)});
 }
 
 // Computes the first pass for the first time, so that computing it again can be compared (replay_check.h).

@@ -28,7 +28,7 @@ struct StepOptions {
   double label_smoothing = 0;
   int64_t replay_check_steps = 0;  // interval at which a pass is computed twice; 0 = never
   std::optional<double> neftune_noise_alpha = {};
-  uint64_t seed = 0;  // of the noise and of what adapters drop
+  uint64_t seed = 0;  // of the noise and of what is dropped
   double lora_dropout = 0;
 };
 
@@ -102,7 +102,7 @@ class StepRunner {
   double loss_scale_ = 1;
   PackedBatch batch_;  // of all rows of a pass
   std::optional<NeftuneNoise> noise_;
-  std::vector<uint64_t> dropout_tokens_;  // with lora_dropout
+  std::vector<uint64_t> dropout_tokens_;  // with dropout
   std::optional<ReplayCheck> replay_;     // during the passes of a step that is checked
   std::string replay_difference_;
   double rehearsal_s_ = 0;
