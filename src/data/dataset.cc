@@ -11,6 +11,7 @@
 #include "data/cache/content_hash.h"
 #include "data/cache/row_builder.h"
 #include "data/cache/token_cache.h"
+#include "data/masked_rows.h"
 #include "data/row_building.h"
 #include "data/row_stream.h"
 #include "data/streamed_rows.h"
@@ -76,7 +77,7 @@ DocumentCounts append_rows(const Request& request, ThreadPool& pool,
       [writer](auto ids, auto labels, auto lengths) { writer->append_row(ids, labels, lengths); }, &counts);
   RowStream stream(request.plan, request.options, request.tokenizer, request.vocab_size, &pool);
   while (stream.next()) {
-    add_rows(stream.rows(), request.options, &builder, &counts, first_problem);
+    add_rows(stream.rows(), request.options, request.vocab_size, &builder, &counts, first_problem);
     progress(stream.bytes_read());
   }
   builder.finish();
@@ -101,7 +102,8 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
     if (progress && total_bytes > 0)
       progress(std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total_bytes)));
   };
-  TokenCacheWriter writer(path, key, request.vocab_size, plan.has_labels);
+  const MaskingRule* const masking = request.options.masking ? &*request.options.masking : nullptr;
+  TokenCacheWriter writer(path, key, num_kept_ids(request.vocab_size, masking), plan.has_labels);
   const DocumentCounts counts =
       plan.is_pretokenized
           ? read_tensor_rows(
@@ -304,6 +306,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
     streamed.stream_ = std::make_shared<StreamedRows>(options.sources, options, tokenizer, vocab_size, pool);
     streamed.has_sources_ = options.source_target.has_value();
     streamed.masking_ = options.masking;
+    streamed.vocab_size_ = vocab_size;
     streamed.max_row_length_ = shown_max_length(options) - (streamed.has_sources_ ? 1 : 0);
     streamed.packing_ = streamed.stream_->packing();
     streamed.report_.warnings = streamed.stream_->warnings();
@@ -314,6 +317,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
   Dataset dataset;
   dataset.has_sources_ = options.source_target.has_value();
   dataset.masking_ = options.masking;
+  dataset.vocab_size_ = vocab_size;
   for (size_t i = 0; i < num_parts; ++i) {
     const auto part_progress = [&](double fraction) {
       if (progress) progress((static_cast<double>(i) + fraction) / static_cast<double>(num_parts));
@@ -378,6 +382,7 @@ Dataset Dataset::split_off(double percent) {
   taken.packing_ = packing_;
   taken.has_sources_ = has_sources_;
   taken.masking_ = masking_;
+  taken.vocab_size_ = vocab_size_;
   taken.report_.warnings.clear();
   for (Part& part : parts_) {
     if (part.num_rows < 2)
@@ -433,6 +438,9 @@ int64_t Dataset::row_num_targets(int64_t row) const { return locate(&row)->entry
 
 void Dataset::read_row(int64_t row, Row* out) const {
   locate(&row)->read_row(row, &out->input_ids, &out->labels, &out->sequence_lengths);
+  out->token_types.clear();
+  if (masking_ && masking_->num_token_types > 1)
+    split_token_types(vocab_size_, &out->input_ids, &out->token_types);
 }
 
 }  // namespace tessera

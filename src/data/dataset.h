@@ -139,6 +139,7 @@ class Dataset {
     std::vector<int32_t> labels;  // same length; empty = the input_ids themselves
     // Documents in the row if isolated, source and target if has_sources(), otherwise one.
     std::vector<int32_t> sequence_lengths;
+    std::vector<int32_t> token_types;  // of an encoder's row; empty = all are 0
   };
   // Overwrites *out, reusing its memory. Thread-safe. Error(kIoError, kBadData) if the cache file fails or
   // changes while in use.
@@ -165,6 +166,7 @@ class Dataset {
   Packing packing_ = Packing::kNone;
   bool has_sources_ = false;
   std::optional<MaskingRule> masking_;
+  int64_t vocab_size_ = 0;
   int64_t num_rows_ = 0;
   int64_t num_tokens_ = 0;
   int64_t num_targets_ = 0;

@@ -7,6 +7,8 @@
 // A row without labels that is kept among rows with labels has its own ids as labels and 0 in place of the
 // first -100, which is no target in any case: its tokens are masked when it is used (rows/token_masks.h). So
 // are those of texts, which are kept as they are, without labels.
+//
+// Where the model has several token types, that of a token is kept with its id, as id + type * vocab_size.
 #pragma once
 
 #include <cstdint>
@@ -44,10 +46,22 @@ void check_can_mask(const MaskingRule& rule, const std::string& where);
 void make_masked_row(std::span<const int32_t> ids, std::span<const int32_t> labels, const MaskingRule& rule,
                      TokenizedRow* row);
 
+// Adds the types of its tokens to a row of make_masked_row(), as many as it had ids, or none. `where`: the
+// field, for Error(kBadData): a type that the model does not have.
+void add_token_types(std::span<const int32_t> types, const MaskingRule& rule, const std::string& where,
+                     TokenizedRow* row);
+
+// The number of different ids of rows as they are kept. Error(kBadConfig): too many.
+int64_t num_kept_ids(int64_t vocab_size, const MaskingRule* rule);
+// The ids of a row as they are kept, in *memory if they are others.
+std::span<const int32_t> kept_ids(const TokenizedRow& row, int64_t vocab_size, std::vector<int32_t>* memory);
+// Takes the types out of kept ids again; no types if all are 0.
+void split_token_types(int64_t vocab_size, std::vector<int32_t>* ids, std::vector<int32_t>* types);
+
 // Rows of .safetensors files: "input_ids" [..., row length], optionally "labels" of the same shape, ids or
-// kIgnoredLabel, and "attention_mask" with zeros for padding; all of any integer type. With `has_labels` they
-// are kept as above, otherwise no file has labels. Reads at most max_rows rows. `progress` gets the bytes
-// read so far. Errors (kBadData) name file, tensor, row and column.
+// kIgnoredLabel, "token_type_ids", and "attention_mask" with zeros for padding; all of any integer type. With
+// `has_labels` they are kept as above, otherwise no file has labels. Reads at most max_rows rows. `progress`
+// gets the bytes read so far. Errors (kBadData) name file, tensor, row and column.
 DocumentCounts read_masked_tensors(std::span<const std::filesystem::path> files, int64_t vocab_size,
                                    const MaskingRule& rule, bool has_labels, int64_t max_rows,
                                    const RowSink& sink, const std::function<void(int64_t)>& progress = {});

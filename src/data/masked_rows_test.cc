@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "data/rows/batch_plan.h"
 #include "data/rows/row_statistics.h"
 #include "expect_error.h"
 #include "support/dataset_test_util.h"
@@ -172,12 +173,57 @@ TEST_F(MaskedRowsTest, TensorsAreRead) {
                [&] { open_masked(masked_options("bad.safetensors")); });
 }
 
+TEST_F(MaskedRowsTest, TokenTypesComeWithTheirTokens) {
+  const auto write = [&](int first_type) {
+    folder_.write(
+        "d.jsonl",
+        fmt::format("{{\"input_ids\": [0, 5, 6, 7], \"labels\": [-100, 9, -100, 8], \"token_type_ids\": "
+                    "[0, {}, 1, 1], \"attention_mask\": [0, 1, 1, 1]}}\n"
+                    "{{\"input_ids\": [3, 4], \"labels\": [5, -100]}}\n"
+                    "{{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [-100, 1, 1, 1, 1], \"token_type_ids\": "
+                    "[1, 0, 0, 2, 1]}}\n",
+                    first_type));
+  };
+  write(9);
+  DatasetOptions options = masked_options("d.jsonl", 4);
+  options.masking->num_token_types = 3;
+  options.allow_truncation = true;
+  expect_error(ExitCode::kBadData, {"'token_type_ids': value 0", "from 0 to 2, found 9"},
+               [&] { open_masked(options); });
+  write(0);
+  const Dataset dataset = open_masked(options);
+  EXPECT_THAT(row_of(dataset, 0).input_ids, ElementsAre(5, 6, 7, 0));
+  EXPECT_THAT(row_of(dataset, 0).token_types, ElementsAre(0, 1, 1, 0));
+  EXPECT_TRUE(row_of(dataset, 1).token_types.empty());
+  EXPECT_THAT(row_of(dataset, 2).token_types, ElementsAre(1, 0, 0, 2, 0)) << "cut as the ids are";
+  PackedBatch batch;
+  make_packed_batch(dataset, std::vector<int64_t>{1, 0, 2, 1}, 0, &batch);
+  EXPECT_THAT(batch.input_ids, ElementsAre(3, 4, 5, 6, 7, 1, 2, 3, 4, 3, 4));
+  EXPECT_THAT(batch.token_types, ElementsAre(0, 0, 0, 1, 1, 1, 0, 0, 2, 0, 0));
+  make_packed_batch(dataset, std::vector<int64_t>{1}, 0, &batch);
+  EXPECT_TRUE(batch.token_types.empty());
+}
+
+TEST_F(MaskedRowsTest, TensorsHaveTokenTypes) {
+  write_integers(folder_ / "d.safetensors", {{"input_ids", {2, 3}, {0, 5, 6, 3, 4, 0}},
+                                             {"labels", {2, 3}, {-100, 9, -100, 5, -100, -100}},
+                                             {"token_type_ids", {2, 3}, {0, 0, 1, 0, 0, 0}},
+                                             {"attention_mask", {2, 3}, {0, 1, 1, 1, 1, 0}}});
+  DatasetOptions options = masked_options("d.safetensors", 4);
+  options.masking->num_token_types = 2;
+  EXPECT_THAT(row_of(open_masked(options), 0).token_types, ElementsAre(0, 1, 0));
+  options.masking->num_token_types = 1;
+  expect_error(ExitCode::kBadData, {"tensor 'token_type_ids'", "from 0 to 0, found 1"},
+               [&] { open_masked(options); });
+}
+
 TEST_F(MaskedRowsTest, WhatAnEncoderCannotReadIsRefused) {
   const auto refuse = [&](const char* row, std::vector<std::string> words) {
     folder_.write("bad.jsonl", std::string(row) + "\n");
     expect_error(ExitCode::kBadData, words, [&] { open_masked("bad.jsonl"); });
   };
-  refuse(R"({"input_ids": [1, 2], "token_type_ids": [0, 1]})", {"token_type_ids", "pairs of texts"});
+  refuse(R"({"input_ids": [1, 2], "token_type_ids": [0, 1]})",
+         {"token_type_ids", "value 1", "the model's only token type"});
   refuse(R"({"input_ids": [1, 2], "position_ids": [0, 0]})", {"position_ids", "one text each"});
   refuse(R"({"input_ids": [1, 2], "completion_mask": [0, 1]})", {"completion_mask"});
   refuse(R"({"input_ids": [1, 2], "labels": [1]})", {"labels", "2 values"});

@@ -174,6 +174,8 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
   if (options.masking) {
     text += fmt::format("masked {} with {}\n", options.masking->max_length,
                         options.masking->mask_id ? "a mask token" : "labels alone");
+    if (options.masking->num_token_types > 1)
+      text += fmt::format("token types {}\n", options.masking->num_token_types);
   }
   if (options.excess_length != ExcessLength::kTruncate)
     text += fmt::format("excess {}\n", static_cast<int>(options.excess_length));
@@ -303,8 +305,9 @@ bool is_too_long(const TokenizedRow& row, const RowOptions& options, RowBuilder*
 
 }  // namespace
 
-void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, RowBuilder* builder,
-              DocumentCounts* counts, std::string* first_problem) {
+void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, int64_t vocab_size,
+              RowBuilder* builder, DocumentCounts* counts, std::string* first_problem) {
+  std::vector<int32_t> memory;
   for (const TokenizedRow& row : rows) {
     if (row.error && !may_skip(row.error, options, first_problem)) std::rethrow_exception(row.error);
     if (row.error) {
@@ -316,7 +319,8 @@ void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, Row
     } else if (!is_too_long(row, options, builder, counts, first_problem)) {
       counts->num_empty_texts += row.is_empty_text ? 1 : 0;
       const int64_t num_before = counts->num_documents;
-      builder->add_document(row.ids, row.labels, row.keeps_masked, row.sequence_lengths);
+      builder->add_document(kept_ids(row, vocab_size, &memory), row.labels, row.keeps_masked,
+                            row.sequence_lengths);
       if (row.num_cut_tokens > 0 && counts->num_documents > num_before) {
         ++counts->num_cut_documents;
         counts->num_cut_tokens += row.num_cut_tokens;

@@ -60,7 +60,7 @@ bool may_skip(const std::exception_ptr& error, const RowOptions& options, std::s
 
 // Adds tokenized rows to `builder`. Throws the first error that may not be skipped; *first_problem becomes
 // the first one skipped, if it is still empty.
-void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, RowBuilder* builder,
-              DocumentCounts* counts, std::string* first_problem);
+void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, int64_t vocab_size,
+              RowBuilder* builder, DocumentCounts* counts, std::string* first_problem);
 
 }  // namespace tessera

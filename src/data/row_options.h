@@ -54,6 +54,7 @@ struct MaskingRule {
   std::optional<int32_t> mask_id = {};
   std::vector<int32_t> special_ids = {};  // ascending: never targets
   int32_t num_random_ids = 1;             // random tokens are below it
+  int32_t num_token_types = 1;            // of the model
 
   bool operator==(const MaskingRule&) const = default;
 };

@@ -264,7 +264,7 @@ bool rows_have_labels(const RowPlan& plan, const RowOptions& options) {
   if (plan.is_pretokenized && options.masking)
     return std::ranges::any_of(plan.files,
                                [](const SourceFile& file) { return has_tensor(file.path, "labels"); });
-  if (plan.is_pretokenized) return any_has_labels(plan.paths());
+  if (plan.is_pretokenized) return any_has_labels(plan.paths(), options.masking.has_value());
   // Perhaps: a message may have the weight 0.
   return plan.has_shape(RowShape::kTokens) || plan.has_shape(RowShape::kSegments) ||
          plan.has_shape(RowShape::kPromptText) || plan.has_chats();

@@ -57,6 +57,7 @@ void RowTokenizer::run(Document* document, TokenizedRow* row) const {
   row->ids.clear();
   row->labels.clear();
   row->sequence_lengths.clear();
+  row->token_types.clear();
   row->num_cut_tokens = 0;
   row->is_text = false;
   row->is_empty_text = false;
@@ -283,7 +284,8 @@ void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {
     return make_source_target_row(example.input_ids, example.labels, *options_.source_target, row);
   if (options_.masking) {
     if (keeps_text_ && tokenizer_ != nullptr) row->text = tokenizer_->decode(example.input_ids, false);
-    return make_masked_row(example.input_ids, example.labels, *options_.masking, row);
+    make_masked_row(example.input_ids, example.labels, *options_.masking, row);
+    return add_token_types(example.token_types, *options_.masking, "field 'token_type_ids'", row);
   }
   row->ids = std::move(example.input_ids);
   row->labels = std::move(example.labels);

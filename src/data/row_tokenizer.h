@@ -33,12 +33,13 @@ struct TokenizedRow {
   std::vector<int32_t> labels;  // empty: the ids
   // Lengths of the documents packed into token ids, or of source and target; empty: a single sequence.
   std::vector<int32_t> sequence_lengths;
-  int64_t num_cut_tokens = 0;  // of encoders' rows, which are cut here
-  bool is_text = false;        // without a prompt or an answer
-  bool is_empty_text = false;  // the end-of-text token alone
-  bool keeps_masked = false;   // a row without labels stays one: token ids, as in Trainer
-  bool is_invalid = false;     // not UTF-8, skipped
-  std::exception_ptr error;    // what is wrong with it
+  std::vector<int32_t> token_types;  // of an encoder's row; empty: all are 0
+  int64_t num_cut_tokens = 0;        // of encoders' rows, which are cut here
+  bool is_text = false;              // without a prompt or an answer
+  bool is_empty_text = false;        // the end-of-text token alone
+  bool keeps_masked = false;         // a row without labels stays one: token ids, as in Trainer
+  bool is_invalid = false;           // not UTF-8, skipped
+  std::exception_ptr error;          // what is wrong with it
 };
 
 class RowTokenizer {

@@ -75,7 +75,10 @@ class StreamedRows::BlockWriter {
     std::error_code error;
     if (rows_.spool_) rows_.wait_until_wanted(num_blocks_, stop_);
     if (num_blocks_ >= rows_.first_needed_ && !fs::exists(rows_.block_path(num_blocks_), error))
-      writer_.emplace(rows_.block_path(num_blocks_), rows_.hash_, rows_.vocab_size_, rows_.plan_.has_labels);
+      writer_.emplace(
+          rows_.block_path(num_blocks_), rows_.hash_,
+          num_kept_ids(rows_.vocab_size_, rows_.options_.masking ? &*rows_.options_.masking : nullptr),
+          rows_.plan_.has_labels);
   }
   void end_block() {
     if (writer_) writer_->commit({});
@@ -204,7 +207,7 @@ void StreamedRows::tokenize(const std::stop_token& stop) {
   std::string first_problem;
   double logged_s = 0;
   while (stream.next()) {
-    add_rows(stream.rows(), options_, &builder, &counts, &first_problem);
+    add_rows(stream.rows(), options_, vocab_size_, &builder, &counts, &first_problem);
     if (stop.stop_requested()) throw Stopped();
     if (!spool_ && watch.seconds() - logged_s > kLogInterval_s) {
       logged_s = watch.seconds();

@@ -14,6 +14,7 @@
 #include "cli/terminal/terminal.h"
 #include "cli/threads.h"
 #include "data/cache/row_builder.h"
+#include "data/masked_rows.h"
 #include "data/row_building.h"
 #include "data/row_stream.h"
 #include "data/rows/token_masks.h"
@@ -57,6 +58,7 @@ struct ShownRow {
   std::span<const int32_t> sequence_lengths;  // empty: a single sequence
   bool has_source = false;                    // the sequences are a source and its target
   bool is_masked = false;                     // the labels are in place, the ids masked
+  std::span<const int32_t> token_types = {};  // empty: all are 0
 
   // The three below need has_source.
   std::span<const int32_t> source() const { return ids.first(static_cast<size_t>(sequence_lengths[0])); }
@@ -119,7 +121,7 @@ class DataPreviewCommand : public Command {
     for_each_document(data, [&](const Document& document, const TokenizedRow& row) {
       if (data.options.masking) {
         show_masked(data, fmt::format("{}, {}", row_shape_name(document.shape), document.where()), row.text,
-                    row.ids, row.labels, {}, row.num_cut_tokens);
+                    kept_ids(row, data.vocab_size, &kept_ids_), row.labels, {}, row.num_cut_tokens);
         return num_shown_ < num_rows_;
       }
       const size_t kept = input_.max_length
@@ -172,16 +174,19 @@ class DataPreviewCommand : public Command {
     builder.finish();
   }
 
-  // A row of an encoder, masked as in an evaluation.
+  // A row of an encoder as it is kept, masked as in an evaluation.
   void show_masked(const OpenData& data, std::string title, const std::string& text,
                    std::span<const int32_t> ids, std::span<const int32_t> labels,
                    std::span<const int32_t> lengths, int64_t num_cut) {
     std::vector<int32_t> inputs(ids.begin(), ids.end()), targets(labels.begin(), labels.end());
+    std::vector<int32_t> types;
+    split_token_types(data.vocab_size, &inputs, &types);
     resolve_masked_row(*data.options.masking, kNoStep, row_number_, &inputs, &targets);
+    if (!types.empty()) types.resize(inputs.size());
     if (num_cut > 0)
       title +=
           fmt::format(", {} cut off at {}", format_count(num_cut, "token"), length_limits_text(data.options));
-    const ShownRow shown = {inputs, targets, lengths, false, true};
+    const ShownRow shown = {inputs, targets, lengths, false, true, types};
     const Tokenizer* tokenizer = data.tokenizer ? &*data.tokenizer : nullptr;
     json_ ? print_json(tokenizer, text, shown) : print_row(tokenizer, title, shown);
     ++num_shown_;
@@ -234,6 +239,7 @@ class DataPreviewCommand : public Command {
                                    {"input_ids", row.ids},
                                    {"labels", row.labels.empty() ? row.ids : row.labels}};
     if (!row.sequence_lengths.empty()) json["seq_lengths"] = row.sequence_lengths;
+    if (!row.token_types.empty()) json["token_type_ids"] = row.token_types;
     print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 
@@ -333,6 +339,7 @@ class DataPreviewCommand : public Command {
 
   DataInput input_;
   int64_t num_rows_ = 5;
+  std::vector<int32_t> kept_ids_;
   bool json_ = false;
   int64_t row_number_ = 0;
   int64_t num_shown_ = 0;

@@ -26,8 +26,10 @@ constexpr std::array<std::string_view, 6> kTensors = {"input_ids",    "labels", 
 // The tensors of one file.
 class PretokenizedFile {
  public:
-  explicit PretokenizedFile(const fs::path& path) : file_(SafetensorsFile::open(path)) {
+  explicit PretokenizedFile(const fs::path& path, bool of_encoder = false)
+      : file_(SafetensorsFile::open(path)) {
     for (const SafetensorsEntry& entry : file_.entries()) {
+      if (of_encoder && entry.name == "token_type_ids") continue;
       if (std::find(kTensors.begin(), kTensors.end(), entry.name) == kTensors.end()) {
         fail(ExitCode::kBadData, "{}: tensor '{}': a pre-tokenized dataset has {}", name(),
              printable(entry.name), fmt::join(kTensors, ", "));
@@ -104,11 +106,14 @@ class PretokenizedFile {
 
 }  // namespace
 
-bool has_tensor(const fs::path& file, const std::string& name) { return PretokenizedFile(file).has(name); }
+bool has_tensor(const fs::path& file, const std::string& name) {
+  return PretokenizedFile(file, /*of_encoder=*/true).has(name);  // whose rows they are is checked elsewhere
+}
 
-bool any_has_labels(std::span<const fs::path> files) {
-  return std::any_of(files.begin(), files.end(),
-                     [](const fs::path& file) { return PretokenizedFile(file).has_labels(); });
+bool any_has_labels(std::span<const fs::path> files, bool of_encoder) {
+  return std::any_of(files.begin(), files.end(), [of_encoder](const fs::path& file) {
+    return PretokenizedFile(file, of_encoder).has_labels();
+  });
 }
 
 DocumentCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t vocab_size, int64_t max_length,

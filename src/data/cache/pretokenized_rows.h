@@ -14,7 +14,8 @@ namespace tessera {
 // True if the file has a tensor of this name.
 bool has_tensor(const std::filesystem::path& file, const std::string& name);
 // True if any of the files has a tensor "labels", "completion_mask" or "assistant_masks".
-bool any_has_labels(std::span<const std::filesystem::path> files);
+// of_encoder: the files may also have token_type_ids.
+bool any_has_labels(std::span<const std::filesystem::path> files, bool of_encoder = false);
 
 // Reads "input_ids" of any integer type, [..., row length]: every row along the last axis, in order; "labels"
 // of the same shape, ids or kIgnoredLabel, or else the ids where "completion_mask" (if it is read) and

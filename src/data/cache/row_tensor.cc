@@ -60,15 +60,17 @@ const std::vector<int32_t>& RowTensor::read_labels(const RowBlock& block, int64_
   return read(block, vocab_size, kIgnoredLabel, fmt::format("an id from 0 to {} or -100", vocab_size - 1));
 }
 
-CollatedRows::CollatedRows(const std::filesystem::path& path, const char* model)
+CollatedRows::CollatedRows(const std::filesystem::path& path, const char* model, bool has_types)
     : file_(SafetensorsFile::open(path)),
       ids_(file_, "input_ids"),
       labels_(file_, "labels"),
-      mask_(file_, "attention_mask") {
+      mask_(file_, "attention_mask"),
+      types_(file_, "token_type_ids") {
   for (const SafetensorsEntry& entry : file_.entries()) {
     if (entry.name == "input_ids" || entry.name == "labels" || entry.name == "attention_mask") continue;
-    fail(ExitCode::kBadData, "{}: tensor '{}': rows of {} have input_ids, labels and attention_mask",
-         path.string(), printable(entry.name), model);
+    if (has_types && entry.name == "token_type_ids") continue;
+    fail(ExitCode::kBadData, "{}: tensor '{}': rows of {} have input_ids, labels, {}attention_mask",
+         path.string(), printable(entry.name), model, has_types ? "token_type_ids and " : "and ");
   }
 }
 

@@ -51,12 +51,12 @@ class RowTensor {
   std::vector<int32_t> ids_;
 };
 
-// A file of rows as a data collator gives them: "input_ids" and, if there are any, "labels" and
-// "attention_mask".
+// A file of rows as a data collator gives them: "input_ids" and, if there are any, "labels",
+// "attention_mask" and, of an encoder, "token_type_ids".
 class CollatedRows {
  protected:
   // `model` ("an encoder"): whose rows these are. Error(kBadData): the file has other tensors.
-  CollatedRows(const std::filesystem::path& path, const char* model);
+  CollatedRows(const std::filesystem::path& path, const char* model, bool has_types = false);
 
   // A row's values, valid until the next call. Errors: RowTensor::read().
   const std::vector<int32_t>& read_ids(int64_t row, int64_t vocab_size) {
@@ -70,7 +70,7 @@ class CollatedRows {
   std::pair<size_t, size_t> unpadded_range(int64_t row);
 
   SafetensorsFile file_;
-  RowTensor ids_, labels_, mask_;
+  RowTensor ids_, labels_, mask_, types_;
 };
 
 }  // namespace tessera

@@ -228,14 +228,12 @@ class RowReader {
       check_same_length("labels", example.labels, num_ids);
     }
     if (find("token_type_ids") != nullptr) {
-      const std::vector<int32_t> types = integers("token_type_ids");
-      check_same_length("token_type_ids", types, num_ids);
-      if (std::ranges::any_of(types, [](int32_t type) { return type != 0; }))
-        fail(ExitCode::kBadData, "{}: expected zeros: pairs of texts are not supported",
-             where("token_type_ids"));
+      example.token_types = integers("token_type_ids");
+      check_same_length("token_type_ids", example.token_types, num_ids);
     }
     if (find("attention_mask") != nullptr)
-      drop_padding(mask("attention_mask", num_ids), {&example.input_ids, &example.labels});
+      drop_padding(mask("attention_mask", num_ids),
+                   {&example.input_ids, &example.labels, &example.token_types});
     return example;
   }
 

@@ -116,6 +116,7 @@ struct TokenExample {
   std::vector<int32_t> labels;
   std::vector<int32_t> completion_mask;   // 1 where a target may be; empty: everywhere
   std::vector<int32_t> sequence_lengths;  // of the documents in it; empty: one
+  std::vector<int32_t> token_types;       // of an encoder's row; empty: all are 0
 };
 
 using Example = std::variant<TextExample, CompletionExample, ChatExample, TokenExample, SegmentsExample,

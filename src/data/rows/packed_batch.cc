@@ -51,6 +51,12 @@ void append_masked_rows(const Dataset& dataset, std::span<const int64_t> rows, i
     batch->num_targets += resolve_masked_row(*dataset.masking(), step, number, &row->input_ids, &row->labels);
     batch->input_ids.insert(batch->input_ids.end(), row->input_ids.begin(), row->input_ids.end());
     batch->targets.insert(batch->targets.end(), row->labels.begin(), row->labels.end());
+    if (!row->token_types.empty()) {
+      // The types of the rows so far, which are 0 if there were none; a row may be kept with one token more.
+      batch->token_types.resize(batch->input_ids.size() - row->input_ids.size());
+      batch->token_types.insert(batch->token_types.end(), row->token_types.begin(), row->token_types.end());
+      batch->token_types.resize(batch->input_ids.size());
+    }
     // One sequence, but for packed texts, which have no token more.
     if (row->sequence_lengths.size() == 1)
       row->sequence_lengths[0] = static_cast<int32_t>(row->input_ids.size());
@@ -59,6 +65,7 @@ void append_masked_rows(const Dataset& dataset, std::span<const int64_t> rows, i
       batch->cu_seqlens.push_back(static_cast<int32_t>(batch->positions.size()));
     }
   }
+  if (!batch->token_types.empty()) batch->token_types.resize(batch->input_ids.size());
 }
 
 }  // namespace
@@ -75,6 +82,7 @@ void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, in
   batch->input_ids.clear();
   batch->positions.clear();
   batch->targets.clear();
+  batch->token_types.clear();
   batch->cu_seqlens.assign(1, 0);
   batch->num_targets = 0;
   thread_local Dataset::Row row;  // keeps its memory from batch to batch

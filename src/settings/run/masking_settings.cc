@@ -37,10 +37,11 @@ void refuse_on_encoder(const DataArguments& data, const DatasetOptions& options)
     refuse_setting_if(format.pairs || format.turns || format.prompt || !format.tags.role.empty(),
                       "dataset_formats", "the formats of conversations and prompts are for decoders");
     for (const auto& [field, column] : format.columns) {
-      constexpr std::array kFields = {"text", "input_ids", "labels", "attention_mask"};
+      constexpr std::array kFields = {"text", "input_ids", "labels", "attention_mask", "token_type_ids"};
       refuse_setting_if(
           std::ranges::find(kFields, field) == kFields.end(), "column_mapping",
-          field + " is for decoders: an encoder has text, or input_ids, labels, attention_mask");
+          field +
+              " is for decoders: an encoder has text, or input_ids, labels, attention_mask, token_type_ids");
     }
   }
 }
@@ -60,6 +61,7 @@ void fit_rows_to_encoder(const DataArguments& data, const ModelConfig& config,
   }
   const MaskingArguments& given = data.masking;
   MaskingRule rule;
+  rule.num_token_types = static_cast<int32_t>(std::max<int64_t>(1, config.encoder->type_vocab_size));
   rule.mlm_probability = given.mlm_probability.value_or(rule.mlm_probability);
   rule.mask_replace_prob = given.mask_replace_prob.value_or(rule.mask_replace_prob);
   rule.random_replace_prob = given.random_replace_prob.value_or(rule.random_replace_prob);
