@@ -1,6 +1,14 @@
 #include "formats/huggingface/config_reading.h"
 
 namespace tessera {
+namespace {
+
+// Transformers reads embd_pdrop without applying it.
+void read_phi3(const JsonNode& fields, ModelConfig& config) {
+  config.dropout.attention_output = config.dropout.mlp_output = read_dropout(fields["resid_pdrop"], 0);
+}
+
+}  // namespace
 
 // Phi-3, Phi-3.5, Phi-4 and Phi-4-mini.
 FamilyInfo phi3_family() {
@@ -19,7 +27,8 @@ FamilyInfo phi3_family() {
           .bos_token_id = 1,
           .eos_token_id = 32000,
           .pad_token_id = 32000,
-          .fields = {{"partial_rotary_factor", "read", ""}},
+          .fields = {{"partial_rotary_factor", "read", ""}, {"resid_pdrop", "read", "-"}},
+          .read = read_phi3,
           .names = {.qkv = {"self_attn.qkv_proj"}, .gate_up = {"mlp.gate_up_proj"}}};
 }
 
