@@ -194,8 +194,18 @@ int64_t LlamaModel::reserve_tables(const ActivationLimits& limits) {
 void LlamaModel::compute_embedding(const PackedBatch& batch) {
   const TensorView x_TD = activations_.layers.front().attention.x_TD;
   ops().embedding(batch.input_ids, embedding_VD(), x_TD);
+  if (config().rounds_embedding_scale) scale_embedding();
+}
+
+void LlamaModel::finish_embedding(const PackedBatch& /*batch*/) {
+  if (!config().rounds_embedding_scale) scale_embedding();
+  show(-1, "embedding", activations_.layers.front().attention.x_TD);
+}
+
+// In Gemma a part of the embedding, to whose output noise is added; in others what follows it.
+void LlamaModel::scale_embedding() {
+  const TensorView x_TD = activations_.layers.front().attention.x_TD;
   if (const float factor = embedding_scale(); factor != 1) ops().scale(x_TD, factor, x_TD);
-  show(-1, "embedding", x_TD);
 }
 
 SequenceInfo LlamaModel::sequences_of(int64_t layer) const {

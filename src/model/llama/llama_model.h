@@ -68,6 +68,8 @@ class LlamaModel final : public TrainableModel {
 
   // Computes the stream before the first layer, in activations_.layers[0].attention.x_TD.
   void compute_embedding(const PackedBatch& batch) override;
+  void finish_embedding(const PackedBatch& batch) override;
+  void scale_embedding();
   EmbeddingBuffers embedding_buffers() override {
     return {activations_.layers.front().attention.x_TD, activations_.dx_TD};
   }

@@ -78,42 +78,51 @@ TEST_F(NeftuneTest, IsUniformWithTheMagnitudeOfTheFormula) {
   EXPECT_NEAR(squares / n, bound * bound / 3, 4 * bound * bound * std::sqrt(4.0 / 45 / n));
 }
 
-// Noise on the embedding of a token equals a table with one row per token, whose rows have the noise added.
-TEST(NeftuneModel, LossIsThatOfTheEmbeddingPlusNoise) {
-  const ModelConfig config = tiny_config();
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const ParameterLayout layout = parameter_layout(config);
-    std::vector<float> weights = random_weights(layout, 0.3f, 1);
-    // Every token occurs once, in two sequences.
-    TokenRow first, second;
-    for (int32_t id = 0; id < 5; ++id) first.ids.push_back(id);
-    for (int32_t id = 5; id < 12; ++id) second.ids.push_back(id);
-    first.labels = first.ids;
-    second.labels = second.ids;
-    const PackedBatch batch = pack({first, second});
-    const auto noise_at = [&](int64_t token, size_t d) {
-      return 0.01f * static_cast<float>(token + 1) * (d % 2 == 0 ? 1.0f : -1.0f);
-    };
-    TestModel noisy(config, dtype, weights);
-    noisy.model().reserve(limits_of(batch));
-    const double plain_loss = noisy.model().forward_loss(batch).loss_sum;
-    noisy.model().add_embedding_noise([&](int64_t token, std::span<float> noise_D) {
-      for (size_t d = 0; d < noise_D.size(); ++d) noise_D[d] = noise_at(token, d);
-    });
-    EXPECT_EQ(noisy.model().forward_loss(batch).loss_sum, plain_loss) << "not during evaluation";
-    const double found = noisy.model().forward_backward(batch, 1).loss_sum;
+// Noise on the embedding of a token equals a table with one row per token, whose rows have the noise added,
+// divided by the factor that the table's output has in Gemma.
+void expect_loss_of_noisy_table(const ModelConfig& config, DType dtype) {
+  const ParameterLayout layout = parameter_layout(config);
+  std::vector<float> weights = random_weights(layout, 0.3f, 1);
+  // Every token occurs once, in two sequences.
+  TokenRow first, second;
+  for (int32_t id = 0; id < 5; ++id) first.ids.push_back(id);
+  for (int32_t id = 5; id < 12; ++id) second.ids.push_back(id);
+  first.labels = first.ids;
+  second.labels = second.ids;
+  const PackedBatch batch = pack({first, second});
+  const auto noise_at = [&](int64_t token, size_t d) {
+    return 0.01f * static_cast<float>(token + 1) * (d % 2 == 0 ? 1.0f : -1.0f);
+  };
+  TestModel noisy(config, dtype, weights);
+  noisy.model().reserve(limits_of(batch));
+  const double plain_loss = noisy.model().forward_loss(batch).loss_sum;
+  noisy.model().add_embedding_noise([&](int64_t token, std::span<float> noise_D) {
+    for (size_t d = 0; d < noise_D.size(); ++d) noise_D[d] = noise_at(token, d);
+  });
+  EXPECT_EQ(noisy.model().forward_loss(batch).loss_sum, plain_loss) << "not during evaluation";
+  const double found = noisy.model().forward_backward(batch, 1).loss_sum;
 
-    const auto D = static_cast<size_t>(config.hidden_size);
-    const auto table = static_cast<size_t>(layout.at("model.embed_tokens.weight").offset);
-    for (size_t t = 0; t < 12; ++t) {
-      for (size_t d = 0; d < D; ++d) weights[table + t * D + d] += noise_at(static_cast<int64_t>(t), d);
-    }
-    TestModel expected(config, dtype, weights);
-    expected.model().reserve(limits_of(batch));
-    const double tolerance = dtype == DType::kF32 ? 1e-5 : 2e-2;
-    EXPECT_NEAR(found, expected.model().forward_backward(batch, 1).loss_sum, tolerance * found);
-    EXPECT_GT(std::abs(found - plain_loss), 1e-3);
+  const auto D = static_cast<size_t>(config.hidden_size);
+  const auto table = static_cast<size_t>(layout.at("model.embed_tokens.weight").offset);
+  const auto factor = static_cast<float>(config.rounds_embedding_scale ? config.embedding_scale : 1);
+  for (size_t t = 0; t < 12; ++t) {
+    for (size_t d = 0; d < D; ++d)
+      weights[table + t * D + d] += noise_at(static_cast<int64_t>(t), d) / factor;
   }
+  TestModel expected(config, dtype, weights);
+  expected.model().reserve(limits_of(batch));
+  const double tolerance = dtype == DType::kF32 ? 1e-5 : 2e-2;
+  EXPECT_NEAR(found, expected.model().forward_backward(batch, 1).loss_sum, tolerance * found);
+  EXPECT_GT(std::abs(found - plain_loss), 1e-3);
+}
+
+TEST(NeftuneModel, LossIsThatOfTheEmbeddingPlusNoise) {
+  ModelConfig config = tiny_config();
+  for (const DType dtype : {DType::kF32, DType::kBF16}) expect_loss_of_noisy_table(config, dtype);
+  config.embedding_scale = 3;
+  expect_loss_of_noisy_table(config, DType::kF32);
+  config.rounds_embedding_scale = true;
+  expect_loss_of_noisy_table(config, DType::kF32);
 }
 
 TEST(NeftuneRun, DoesNotDependOnRanksThreadsOrMicroBatches) {
