@@ -48,6 +48,7 @@ TEST_F(MaskingSettingsTest, AnEncoderHasMaskedRowsOfAsManyTokensAsPositions) {
   const DatasetOptions options = fit(bert());
   MaskingRule expected;
   expected.max_length = 48;
+  expected.num_token_types = 2;
   EXPECT_EQ(options.masking, expected) << "15 %, 80 % and 10 %, as in DataCollatorForLanguageModeling";
   EXPECT_EQ(options.max_length, 49) << "one more for the shift of labels";
   EXPECT_TRUE(options.sources[0].format.is_masked);
