@@ -249,14 +249,24 @@ void add_model_tensors(CheckpointCatalog& catalog, size_t file_index) {
       fail(ExitCode::kBadData, "{}: tensor '{}': expected {} as manifest.json says, found {}", path,
            printable(entry.name), dtype_name(catalog.manifest.model_dtype), dtype_name(entry.dtype));
     }
-    CatalogParameter parameter;
-    parameter.shape = entry.shape;
-    parameter.num_elements = count_elements(entry);
-    parameter.model = {0, parameter.num_elements, file_index, entry.offset_bytes};
-    if (!catalog.parameters.emplace(entry.name, std::move(parameter)).second) {
+    const auto add = [&](const std::string& name, CatalogParameter parameter) {
+      if (catalog.parameters.emplace(name, std::move(parameter)).second) return;
       fail(ExitCode::kBadData, "{}: tensor '{}': expected once in the model, found in two files", path,
            printable(entry.name));
+    };
+    if (entry.shape.size() == 3 && entry.size_bytes > 0) {  // FileSlice
+      const int64_t count = count_elements(entry) / entry.shape[0];
+      for (int64_t i = 0; i < entry.shape[0]; ++i) {
+        const int64_t offset_bytes = entry.offset_bytes + i * count * dtype_bytes(entry.dtype);
+        add(slice_name(entry.name, i), {.shape = {entry.shape[1], entry.shape[2]},
+                                        .num_elements = count,
+                                        .model = {0, count, file_index, offset_bytes}});
+      }
+      continue;
     }
+    const int64_t count = count_elements(entry);
+    add(entry.name,
+        {.shape = entry.shape, .num_elements = count, .model = {0, count, file_index, entry.offset_bytes}});
   }
 }
 

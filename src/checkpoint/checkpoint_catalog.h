@@ -40,8 +40,8 @@ struct CatalogParameter {
   std::vector<int64_t> shape;
   int64_t num_elements = 0;
   Extent model;
-  std::vector<ElementRange> owned;         // by any rank, ascending; they cover the parameter
-  std::vector<std::vector<Extent>> state;  // by part, ascending, for the same elements
+  std::vector<ElementRange> owned = {};         // by any rank, ascending; they cover the parameter
+  std::vector<std::vector<Extent>> state = {};  // by part, ascending, for the same elements
 };
 
 struct CheckpointCatalog {

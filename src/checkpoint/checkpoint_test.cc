@@ -82,6 +82,27 @@ TEST_F(Checkpoint, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
   }
 }
 
+// Parameters that the model's files have as slices of one tensor.
+TEST_F(Checkpoint, HoldsSlicesOfTensors) {
+  ModelConfig config = tiny_checkpoint_config();
+  config.family = "gpt_oss";
+  config.experts = {3, 2, 20, true, 0, {}, ClampedSwiglu{}};
+  config.experts->layers.assign(static_cast<size_t>(config.num_hidden_layers), true);
+  const ParameterLayout layout = parameter_layout(config);
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    const TestState state = random_state(layout, dtype, kSeed);
+    for (const int world_size : {1, 3}) {
+      const fs::path path = write_checkpoint(checkpoint(dtype, world_size), config, layout, state);
+      const CheckpointReader reader = CheckpointReader::open(path);
+      for (const int num_readers : {1, 2}) {
+        EXPECT_TRUE(load_checkpoint(reader, layout, num_readers) == state)
+            << dtype_name(dtype) << ", " << world_size << " ranks, read by " << num_readers;
+      }
+      fs::remove_all(path);
+    }
+  }
+}
+
 TEST_F(Checkpoint, HoldsTheStateOfAnyOptimizer) {
   const ModelConfig config = tiny_checkpoint_config();
   const ParameterLayout layout = parameter_layout(config);

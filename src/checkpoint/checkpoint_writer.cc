@@ -23,6 +23,7 @@
 #include "io/output_file.h"
 #include "platform/cpu.h"
 #include "platform/crc32c.h"
+#include "weights/saved_tensors.h"
 
 namespace tessera {
 namespace {
@@ -229,7 +230,7 @@ void CheckpointWriter::Impl::open_files() {
   // Rank 0 wrote the headers, so it records and syncs every file.
   std::vector<bool> is_used(model_layout.files.size(), rank == 0);
   for (const OwnedPart& part : parts) {
-    is_used[static_cast<size_t>(model_layout.at(part.parameter->name).file)] = true;
+    is_used[static_cast<size_t>(model_layout.at(saved_name(*part.parameter)).file)] = true;
   }
   for (size_t i = 0; i < model_layout.files.size(); ++i) {
     const auto& [name, layout] = model_layout.files[i];
@@ -274,9 +275,9 @@ void CheckpointWriter::Impl::write_pieces() {
 CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const ParameterPiece& piece, size_t part) {
   const std::string& name = piece.parameter->name;
   if (part == StoredParts::kModel) {
-    const SafetensorsModelLayout::Place place = model_layout.at(name);
+    const SafetensorsModelLayout::Place place = model_layout.at(saved_name(*piece.parameter));
     return {model_files[static_cast<size_t>(place.file)].get(),
-            place.entry->offset_bytes + stored.bytes(part, piece.begin)};
+            place.entry->offset_bytes + stored.bytes(part, saved_begin(*piece.parameter) + piece.begin)};
   }
   const SafetensorsEntry* entry = state_layout.find(stored.tensor_name(part, name));
   TESSERA_CHECK(entry != nullptr, "{}", name);

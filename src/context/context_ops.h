@@ -5,6 +5,8 @@
 //                        attention of own heads; o -> all-to-all -> of own tokens, all heads
 //   attention_backward   the same with do, o and q, k, v; dq, dk, dv come back
 //
+// The gradient of sinks is that of the rank's own heads, zero for others: the sum over ranks is complete.
+//
 // lse has the same size either way: it stays with the heads, [H / size, size T] instead of [H, T].
 #pragma once
 
@@ -42,9 +44,16 @@ class ContextOps final : public ForwardingOps {
   void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
                           ConstTensorView lse_HT, const AttentionShape& shape,
                           std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) override;
+  // With sinks alone: causal, inside the sequences of fused rows.
+  void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
+                         TensorView lse_HT) override;
+  void general_attention_backward(ConstTensorView do_THE, const AttentionInputs& inputs,
+                                  ConstTensorView o_THE, ConstTensorView lse_HT, const AttentionShape& shape,
+                                  const AttentionGradients& gradients) override;
   // Generation is not shared out.
   void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
-                        TensorView v_cache, int64_t cache_length, TensorView o_THE) override;
+                        TensorView v_cache, int64_t cache_length, ConstTensorView sinks_H,
+                        TensorView o_THE) override;
 
  private:
   // For all tokens and this rank's heads; d_o and dqkv exist only in training.
@@ -53,6 +62,16 @@ class ContextOps final : public ForwardingOps {
   };
   Buffers take_buffers(const AttentionShape& own_heads, int64_t num_tokens, DType dtype, bool training);
   void give_back_buffers() { ForwardingOps::bind_workspace(workspace_); }
+  // Bring the operands of all tokens, call compute(own heads, buffers, lse), and take the results back.
+  template <typename Compute>
+  void attend(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView o_THE, TensorView lse_HT,
+              const Compute& compute);
+  template <typename Compute>
+  void attend_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
+                       ConstTensorView lse_HT, const AttentionShape& shape, TensorView dqkv_TQ,
+                       const Compute& compute);
+  // The part of a vector [H] that belongs to this rank's heads.
+  RowRange own_part(const AttentionShape& own_heads) const;
   // `all_heads`: of qkv, or of o.
   void to_heads(ConstTensorView own, std::span<const RowSection> all_heads, TensorView shared,
                 const char* what);

@@ -24,6 +24,7 @@ struct AttentionCase {
   std::vector<int32_t> lengths;
   int num_nodes, local_world_size;
   int64_t size;
+  bool has_sinks = false;
 };
 
 // Every size-th row from the one with number `index` on, zero after the last.
@@ -46,12 +47,15 @@ struct WholeAttention {
       : qkv(dtype, {num_tokens, c.shape.qkv_width()}),
         o(dtype, {num_tokens, c.shape.num_heads * c.shape.head_dim}),
         d_o(dtype, o.shape()),
-        dqkv(dtype, qkv.shape()) {
+        dqkv(dtype, qkv.shape()),
+        sinks(dtype, {c.shape.num_heads}),
+        dsinks(DType::kF32, sinks.shape()) {
     qkv.fill_normal(1);
     d_o.fill_normal(2);
+    sinks.fill_normal(3);
   }
 
-  GuardedTensor qkv, o, d_o, dqkv;
+  GuardedTensor qkv, o, d_o, dqkv, sinks, dsinks;
 };
 
 OpsLimits limits_of(const AttentionShape& shape, DType dtype, int64_t max_tokens) {
@@ -65,12 +69,21 @@ OpsLimits limits_of(const AttentionShape& shape, DType dtype, int64_t max_tokens
 }
 
 void run_attention(Ops& ops, const AttentionCase& c, DType dtype, std::span<const int32_t> cu_seqlens,
-                   const GuardedTensor& qkv, const GuardedTensor& d_o, GuardedTensor* o,
-                   GuardedTensor* dqkv) {
+                   const GuardedTensor& qkv, const GuardedTensor& d_o, const GuardedTensor& sinks,
+                   GuardedTensor* o, GuardedTensor* dqkv, GuardedTensor* dsinks) {
   const int64_t num_tokens = qkv.shape()[0];
   const TestScratch workspace(ops.workspace_bytes(limits_of(c.shape, dtype, num_tokens)));
   ops.bind_workspace(workspace.span());
   GuardedTensor lse(DType::kF32, {c.shape.num_heads, num_tokens});
+  if (c.has_sinks) {
+    AttentionInputs inputs = AttentionInputs::of_fused(qkv.view(), c.shape, cu_seqlens);
+    inputs.sinks_H = sinks.view();
+    ops.general_attention(inputs, c.shape, o->view(), lse.view());
+    ops.general_attention_backward(
+        d_o.view(), inputs, o->view(), lse.view(), c.shape,
+        {.dq_rows = dqkv->view(), .dkv_rows = dqkv->view(), .dtable_BH = {}, .dsinks_H = dsinks->view()});
+    return;
+  }
   ops.attention(qkv.view(), c.shape, cu_seqlens, o->view(), lse.view());
   ops.attention_backward(d_o.view(), qkv.view(), o->view(), lse.view(), c.shape, cu_seqlens, dqkv->view());
 }
@@ -89,14 +102,26 @@ int64_t first_difference(const GuardedTensor& found, const GuardedTensor& expect
   return -1;
 }
 
+// A member has the gradients of its heads' sinks, and zeros.
+void check_sink_gradients(const AttentionCase& c, int64_t index, const GuardedTensor& found,
+                          const GuardedTensor& expected) {
+  const int64_t own = c.shape.num_heads / c.size;
+  for (int64_t h = 0; c.has_sinks && h < c.shape.num_heads; ++h) {
+    const double wanted = h / own == index ? expected[h] : 0;
+    if (found[h] != wanted)
+      throw std::runtime_error(fmt::format("sink {}: {} instead of {}", h, found[h], wanted));
+  }
+}
+
 // Attention of a head does not depend on where its tokens came from: the same numbers. Only the gradients of
 // keys and values that several members have are sums of several roundings.
 TEST(ContextOps, ComputeWhatOneRankDoes) {
   const std::vector<AttentionCase> cases = {
-      {{2, 2, 16, 0, 0.25f}, {40, 1, 70}, 1, 2, 2},  {{4, 2, 32, 0, 0.2f}, {130}, 2, 1, 2},
-      {{8, 4, 8, 20, 0.3f}, {33, 64, 5}, 2, 2, 4},   {{6, 3, 20, 0, 0.2f}, {1, 1}, 1, 3, 3},
-      {{4, 4, 16, 0, 0.25f}, {3, 200, 17}, 1, 4, 2}, {{4, 1, 16, 0, 0.25f}, {90, 7}, 1, 4, 4},
-      {{8, 2, 12, 30, 0.25f}, {100, 61}, 2, 2, 4},
+      {{2, 2, 16, 0, 0.25f}, {40, 1, 70}, 1, 2, 2},   {{4, 2, 32, 0, 0.2f}, {130}, 2, 1, 2},
+      {{8, 4, 8, 20, 0.3f}, {33, 64, 5}, 2, 2, 4},    {{6, 3, 20, 0, 0.2f}, {1, 1}, 1, 3, 3},
+      {{4, 4, 16, 0, 0.25f}, {3, 200, 17}, 1, 4, 2},  {{4, 1, 16, 0, 0.25f}, {90, 7}, 1, 4, 4},
+      {{8, 2, 12, 30, 0.25f}, {100, 61}, 2, 2, 4},    {{8, 4, 8, 20, 0.3f}, {33, 64, 5}, 2, 2, 4, true},
+      {{4, 1, 16, 0, 0.25f}, {90, 7}, 1, 4, 4, true},
   };
   for (const AttentionCase& c : cases) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -109,8 +134,8 @@ TEST(ContextOps, ComputeWhatOneRankDoes) {
       WholeAttention whole(c, dtype, num_tokens);
       {
         ThreadPool pool(2, CpuLimits());
-        run_attention(*make_cpu_ops(pool), c, dtype, batch.cu_seqlens, whole.qkv, whole.d_o, &whole.o,
-                      &whole.dqkv);
+        run_attention(*make_cpu_ops(pool), c, dtype, batch.cu_seqlens, whole.qkv, whole.d_o, whole.sinks,
+                      &whole.o, &whole.dqkv, &whole.dsinks);
       }
       const auto errors = run_communicators(c.num_nodes, c.local_world_size, {}, [&](Communicator& comm) {
         ThreadPool pool(2, CpuLimits());
@@ -122,9 +147,11 @@ TEST(ContextOps, ComputeWhatOneRankDoes) {
                             d_o = rows_of_member(whole.d_o, c.size, index),
                             expected_o = rows_of_member(whole.o, c.size, index),
                             expected_dqkv = rows_of_member(whole.dqkv, c.size, index);
-        GuardedTensor o(dtype, d_o.shape()), dqkv(dtype, qkv.shape());
+        GuardedTensor o(dtype, d_o.shape()), dqkv(dtype, qkv.shape()),
+            dsinks(DType::kF32, whole.sinks.shape());
         const PackedBatch& slice = rank.take_slice(batch);
-        run_attention(rank.ops(), c, dtype, slice.cu_seqlens, qkv, d_o, &o, &dqkv);
+        run_attention(rank.ops(), c, dtype, slice.cu_seqlens, qkv, d_o, whole.sinks, &o, &dqkv, &dsinks);
+        check_sink_gradients(c, index, dsinks, whole.dsinks);
         for (int64_t t = 0; t < rank.num_tokens_of_rows(); ++t) {
           const int64_t queries = c.shape.num_heads * c.shape.head_dim;
           const bool has_readers = readers_of_key_value_head(c.shape, c.size) > 1;

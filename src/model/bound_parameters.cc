@@ -82,7 +82,7 @@ void BoundParameters::for_each_matrix(int64_t group, const Body& body) const {
   for_each_tensor(group, [&](const Bound& bound) {
     LinearWeight* const* matrix = std::get_if<LinearWeight*>(&bound.tensor.weight);
     if (matrix != nullptr && bound.quantization == Quantization::kNone) {
-      body(**matrix, bound.shape);
+      body(**matrix, bound.shape, bound.tensor.transposed);
     }
   });
 }
@@ -200,7 +200,7 @@ void BoundParameters::show_gradients(int64_t group, const GradientWatch& watch) 
 
 int64_t BoundParameters::packed_bytes(int64_t group, FormsKept kept) const {
   int64_t bytes = 0;
-  for_each_matrix(group, [&](const LinearWeight&, const Shape& shape) {
+  for_each_matrix(group, [&](const LinearWeight&, const Shape& shape, bool /*transposed*/) {
     bytes += static_cast<int64_t>(kept) * ops_->packed_weight_bytes(shape[0], shape[1], dtype_);
   });
   return bytes;
@@ -239,14 +239,15 @@ void BoundParameters::assign_packed_forms() {
 }
 
 void BoundParameters::assign_packed_forms(int64_t group, std::byte* memory) {
-  for_each_matrix(group, [&](LinearWeight& matrix, const Shape& shape) {
+  for_each_matrix(group, [&](LinearWeight& matrix, const Shape& shape, bool transposed) {
     const int64_t size = ops_->packed_weight_bytes(shape[0], shape[1], dtype_);
     PackedForms forms;
     if (memory != nullptr) {
-      forms.forward = memory;
+      // The form of the product itself, then that of its gradient.
+      (transposed ? forms.backward_input : forms.forward) = memory;
       memory += size;
       if (kept_ == FormsKept::kAll) {
-        forms.backward_input = memory;
+        (transposed ? forms.forward : forms.backward_input) = memory;
         memory += size;
       }
     }
@@ -269,10 +270,11 @@ void BoundParameters::pack_group(int64_t group, std::byte* weights, const PackSh
 // row where a cut is allowed.
 void BoundParameters::pack_group(int64_t group, const PackShare& share) {
   int64_t num_elements = 0;
-  for_each_matrix(group,
-                  [&](const LinearWeight&, const Shape& shape) { num_elements += shape.num_elements(); });
+  for_each_matrix(group, [&](const LinearWeight&, const Shape& shape, bool /*transposed*/) {
+    num_elements += shape.num_elements();
+  });
   int64_t matrix_begin = 0;
-  for_each_matrix(group, [&](const LinearWeight& matrix, const Shape&) {
+  for_each_matrix(group, [&](const LinearWeight& matrix, const Shape&, bool /*transposed*/) {
     const ConstTensorView w_NK = matrix.w_NK;
     const auto first_row = [&](int64_t share_index) {
       const int64_t element = num_elements * share_index / share.count - matrix_begin;
@@ -294,10 +296,12 @@ std::vector<LinearLimits> BoundParameters::layer_products(int64_t max_rows, Form
     if (!is_matrix && bound.tensor.kind != ParameterKind::kRouter) continue;
     const int64_t N = bound.shape[0], K = bound.shape[1];
     const bool is_listed = std::ranges::any_of(products, [&](const LinearLimits& product) {
-      return product.weight.N == N && product.weight.K == K;
+      return product.weight.N == N && product.weight.K == K && product.transposed == bound.tensor.transposed;
     });
     const bool is_packed = is_matrix && kept != FormsKept::kNone && bound.quantization == Quantization::kNone;
-    if (!is_listed) products.push_back({max_rows, {N, K, is_packed ? N : 0, 0}, bound.quantization});
+    if (!is_listed)
+      products.push_back(
+          {max_rows, {N, K, is_packed ? N : 0, 0}, bound.quantization, bound.tensor.transposed});
   }
   return products;
 }

@@ -56,7 +56,7 @@ float truncated_normal(uint64_t seed, uint64_t stream, uint64_t index, double cu
 template <typename T>
 void initialize(const Parameter& parameter, const Normal& normal, float norm, uint64_t seed, int64_t begin,
                 std::span<T> destination) {
-  if (is_vector(parameter.kind)) {
+  if (is_vector(parameter.kind) && parameter.kind != ParameterKind::kSinks) {
     std::fill(destination.begin(), destination.end(),
               from_float<T>(parameter.kind == ParameterKind::kNorm ? norm : 0.0f));
     return;

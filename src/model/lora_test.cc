@@ -96,21 +96,28 @@ double reference_loss(const ModelConfig& config, const std::vector<double>& weig
   return sum;
 }
 
-std::vector<std::pair<std::string, LoraConfig>> adapter_cases() {
+std::vector<std::pair<std::string, LoraConfig>> adapter_cases(const ModelConfig& config) {
   LoraConfig some = all_modules(3, 6);
   some.target_modules = {"q_proj", "v_proj", "layers.1.mlp.down_proj"};
   LoraConfig patterns = all_modules(4, 5);
   patterns.use_rslora = true;
   patterns.rank_pattern = {{"k_proj", 2}, {"^model.layers.0.mlp.up_proj", 7}};
   patterns.alpha_pattern = {{"o_proj", 1}};
-  return {{"All", all_modules(5, 10)}, {"Some", some}, {"Patterns", patterns}};
+  std::vector<std::pair<std::string, LoraConfig>> cases = {
+      {"All", all_modules(5, 10)}, {"Some", some}, {"Patterns", patterns}};
+  // Experts whose matrices are [in, out] have none.
+  const bool has_fused_experts = config.experts && config.experts->fused;
+  for (auto& [name, lora] : cases) {
+    if (has_fused_experts) lora.target_modules = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  }
+  return cases;
 }
 
 // Bounds as in gradient_test.cc: float32 rounding of a run, and central differences in double.
 TEST(LoraGradient, OfEveryAdapterEqualsFiniteDifferencesOfTheMergedModel) {
   constexpr double kRelativeBound = 4 * 10 * 2 * 5 * 0x1.0p-24, kDifferenceBound = 1e-7, kStep = 1e-5;
   for (const NamedConfig& named : all_option_configs()) {
-    for (const auto& adapter_case : adapter_cases()) {
+    for (const auto& adapter_case : adapter_cases(named.config)) {
       const LoraConfig& lora = adapter_case.second;
       SCOPED_TRACE(named.name + ", " + adapter_case.first);
       const ModelConfig config = with(named.config, lora);

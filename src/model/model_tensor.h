@@ -24,16 +24,30 @@ enum class ParameterKind {
   kNorm,
   kBias,
   kPositionBias,  // [buckets, heads], added to scores
+  kSinks,         // [heads], logits in the softmax of attention
   kLoraA,         // [rank, in] of an adapter
   kLoraB,         // [out, rank]
 };
 inline bool is_vector(ParameterKind kind) {
-  return kind == ParameterKind::kNorm || kind == ParameterKind::kBias;
+  return kind == ParameterKind::kNorm || kind == ParameterKind::kBias || kind == ParameterKind::kSinks;
+}
+
+// Of a parameter that files have as a slice of a larger tensor: element `index` of its first dimension. No
+// other tensor of files has three dimensions.
+struct FileSlice {
+  std::string tensor = {};
+  int64_t index = 0;
+  int64_t count = 0;  // 0: files have the parameter on its own, by its name
+};
+// The name of that parameter.
+inline std::string slice_name(const std::string& tensor, int64_t index) {
+  return tensor + "." + std::to_string(index);
 }
 
 struct ParameterPart {
   std::string name;            // "model.layers.0.mlp.gate_proj.weight"
   std::vector<int64_t> shape;  // [out, in] for linear layers
+  FileSlice slice = {};
 };
 
 // One tensor as operations take it: a parameter, or several stacked along their first dimension.
@@ -47,6 +61,8 @@ struct ModelTensor {
   // Where a matrix of a layer may have adapters; null: it has none.
   LoraTensors<ConstTensorView>* lora = nullptr;
   LoraTensors<TensorView>* lora_gradient = nullptr;
+  // A matrix [in, out], so that linear_backward_input() computes its product and linear() the gradient.
+  bool transposed = false;
   double token_share = 1;  // of the tokens, those it multiplies: each expert takes some
 };
 

@@ -270,25 +270,28 @@ class CopyingOps : public ForwardingOps {
   }
 };
 
-void expect_packed(const LinearWeight& matrix, bool training) {
+// Without training, the form of the product alone: that of the gradient if the matrix is transposed.
+void expect_packed(const LinearWeight& matrix, bool training, bool transposed = false) {
+  const std::byte* const forward = transposed ? matrix.packed.backward_input : matrix.packed.forward;
+  const std::byte* const backward = transposed ? matrix.packed.forward : matrix.packed.backward_input;
   const ConstTensorView w_NK = matrix.w_NK;
   const auto holds_copy = [&](const std::byte* form) {
     return std::equal(form, form + w_NK.size_bytes(), w_NK.bytes());
   };
-  ASSERT_NE(matrix.packed.forward, nullptr);
-  EXPECT_TRUE(holds_copy(matrix.packed.forward));
+  ASSERT_NE(forward, nullptr);
+  EXPECT_TRUE(holds_copy(forward));
   EXPECT_EQ(matrix.packed_rows, w_NK.dim(0));
-  ASSERT_EQ(matrix.packed.backward_input != nullptr, training);
-  EXPECT_TRUE(!training || holds_copy(matrix.packed.backward_input));
+  ASSERT_EQ(backward != nullptr, training);
+  EXPECT_TRUE(!training || holds_copy(backward));
 }
 
-void expect_packed(const LlamaWeights& weights, bool training) {
+void expect_packed(const LlamaWeights& weights, bool training, bool transposed) {
   for (const LayerWeights& layer : weights.layers) {
     expect_packed(layer.attention.wqkv_QD, training);
     expect_packed(layer.attention.wo_DHE, training);
     for (const auto& expert : layer.moe.experts) {
-      expect_packed(expert.w1_F2D, training);
-      expect_packed(expert.w2_DF, training);
+      expect_packed(expert.w1_F2D, training, transposed);
+      expect_packed(expert.w2_DF, training, transposed);
     }
     if (!layer.moe.empty()) continue;
     expect_packed(layer.mlp.w1_F2D, training);
@@ -301,6 +304,7 @@ TEST_P(ModelAccess, EveryMatrixHasItsPackedForms) {
   ThreadPool pool(1);
   const std::unique_ptr<Ops> cpu_ops = make_cpu_ops(pool);
   CopyingOps ops(*cpu_ops);
+  const bool has_transposed = config().experts && config().experts->fused;
   ActivationLimits limits = {8, 8};
   limits.pack_weights = true;
   for (const bool training : {false, true}) {
@@ -315,7 +319,7 @@ TEST_P(ModelAccess, EveryMatrixHasItsPackedForms) {
     EXPECT_EQ(whole.reserved_bytes().packed_bytes, whole.activation_bytes(limits).packed_bytes);
     for (int step = 0; step < 2; ++step) {
       whole.refresh_packed_forms();
-      expect_packed(whole.weights(), training);
+      expect_packed(whole.weights(), training, has_transposed);
       std::reverse(rounded.begin(), rounded.end());
       whole.weights_changed();
     }
@@ -324,7 +328,7 @@ TEST_P(ModelAccess, EveryMatrixHasItsPackedForms) {
       PackingAccess access(opened, weights, num_shares);
       opened.reserve(limits);
       opened.take_part_in_forward();
-      expect_packed(opened.weights(), training);
+      expect_packed(opened.weights(), training, has_transposed);
       int64_t packed_bytes = 0;
       for (const PageBuffer& forms : access.all_forms()) packed_bytes += forms.size_bytes();
       EXPECT_EQ(packed_bytes, opened.activation_bytes(limits).packed_bytes);

@@ -24,9 +24,10 @@ struct Parameter {
   int64_t offset;              // first element in the flat array
   int64_t num_elements;
   ParameterKind kind;
-  bool weight_decay;       // false for norms and biases, which Hugging Face's Trainer exempts
+  bool weight_decay;       // false for norms and biases, which Hugging Face's Trainer exempts, and sinks
   int64_t group;           // 0 embedding, 1 + i layer i, number of layers + 1 final norm and LM head
   double token_share = 1;  // ModelTensor::token_share
+  FileSlice slice = {};
 };
 
 class ParameterLayout {

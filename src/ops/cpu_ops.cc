@@ -4,6 +4,7 @@
 
 #include "kernels/activation/activation.h"
 #include "kernels/attention/attention.h"
+#include "kernels/clamped_swiglu/clamped_swiglu.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
@@ -51,7 +52,7 @@ class CpuOps final : public Ops {
       if (linear.quantization != Quantization::kNone) {
         const ConstQuantizedMatrix weight = {linear.quantization, nullptr, linear.weight.N, linear.weight.K};
         bytes = std::max(bytes, quantized_scratch_bytes(weight, linear.max_rows, limits.dtype, num_threads,
-                                                        limits.training));
+                                                        limits.training || linear.transposed));
         continue;
       }
       bytes = std::max(bytes, gemm_scratch_bytes({linear.max_rows, linear.weight, limits.dtype, num_threads},
@@ -168,8 +169,9 @@ class CpuOps final : public Ops {
     tessera::attention_backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ, scratch_, pool_);
   }
   void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
-                        TensorView v_cache, int64_t cache_length, TensorView o_THE) override {
-    tessera::attention_cached(qkv_TQ, shape, k_cache, v_cache, cache_length, o_THE, scratch_, pool_);
+                        TensorView v_cache, int64_t cache_length, ConstTensorView sinks_H,
+                        TensorView o_THE) override {
+    tessera::attention_cached(qkv_TQ, shape, k_cache, v_cache, cache_length, sinks_H, o_THE, scratch_, pool_);
   }
 
   void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
@@ -204,12 +206,13 @@ class CpuOps final : public Ops {
     tessera::soft_cap_backward(y, cap, dx, pool_);
   }
 
-  void route(TensorView p_TE, bool normalize, TensorView w_TK, ExpertRows& rows, RouterLoad* load) override {
-    tessera::route(p_TE, normalize, w_TK, rows, load, pool_);
+  void route(TensorView p_TE, ExpertWeights form, TensorView w_TK, ExpertRows& rows,
+             RouterLoad* load) override {
+    tessera::route(p_TE, form, w_TK, rows, load, pool_);
   }
-  void route_backward(ConstTensorView p_TE, const ExpertRows& rows, bool normalize, ConstTensorView w_TK,
+  void route_backward(ConstTensorView p_TE, const ExpertRows& rows, ExpertWeights form, ConstTensorView w_TK,
                       ConstTensorView dw_TK, std::span<const float> balance_E, TensorView dl_TE) override {
-    tessera::route_backward(p_TE, rows, normalize, w_TK, dw_TK, balance_E, dl_TE, pool_);
+    tessera::route_backward(p_TE, rows, form, w_TK, dw_TK, balance_E, dl_TE, pool_);
   }
   void gather_expert_rows(ConstTensorView x_TD, const ExpertRows& rows, TensorView x_RD) override {
     tessera::gather_expert_rows(x_TD, rows, x_RD, pool_);
@@ -221,6 +224,22 @@ class CpuOps final : public Ops {
   void weigh_expert_rows(const ExpertRows& rows, ConstTensorView w_TK, TensorView a_RF, TensorView b_RF,
                          TensorView dw_TK) override {
     tessera::weigh_expert_rows(rows, w_TK, a_RF, b_RF, dw_TK, pool_);
+  }
+
+  void add_expert_bias(const ExpertRows& rows, ConstTensorView b_EN, TensorView y_RN) override {
+    tessera::add_expert_bias(rows, b_EN, y_RN, pool_);
+  }
+  void expert_bias_backward(const ExpertRows& rows, ConstTensorView g_RN, ConstTensorView w_TK,
+                            ConstTensorView b_EN, TensorView dw_TK, TensorView db_EN,
+                            Update update) override {
+    tessera::expert_bias_backward(rows, g_RN, w_TK, b_EN, dw_TK, db_EN, update, pool_);
+  }
+  void clamped_swiglu(ConstTensorView pre_TF2, const ClampedSwiglu& clamp, TensorView h_TF) override {
+    tessera::clamped_swiglu(pre_TF2, clamp, h_TF, pool_);
+  }
+  void clamped_swiglu_backward(ConstTensorView dh_TF, ConstTensorView pre_TF2, const ClampedSwiglu& clamp,
+                               TensorView dpre_TF2, TensorView h_TF) override {
+    tessera::clamped_swiglu_backward(dh_TF, pre_TF2, clamp, dpre_TF2, h_TF, pool_);
   }
 
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override {

@@ -89,7 +89,7 @@ bool run_every_operation(Ops& ops, DType A) {
   ops.head_rmsnorm(qkv, kHeads, 0, kHeads.num_heads, w_head.view(), 1e-5f, qkv, head_rstd);
   ops.rope(qkv, kHeads, positions, table, false);
   ops.attention(qkv, kHeads, cu_seqlens, o, lse);
-  ops.attention_cached(qkv, kHeads, k_cache, v_cache, 0, o);
+  ops.attention_cached(qkv, kHeads, k_cache, v_cache, 0, /*sinks_H=*/{}, o);
   ops.add_rmsnorm(x, norm, w_norm.view(), 1e-5f, norm, rstd);
   ops.linear(norm, w_gate_up, {}, gate_up);
   ops.swiglu(gate_up, h);

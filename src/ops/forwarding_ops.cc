@@ -149,15 +149,16 @@ void ForwardingOps::attention_backward(ConstTensorView d_o, ConstTensorView qkv,
 }
 
 void ForwardingOps::attention_cached(ConstTensorView qkv, const AttentionShape& shape, TensorView k_cache,
-                                     TensorView v_cache, int64_t cache_length, TensorView o) {
-  forward("attention_cached", {&qkv}, {&k_cache, &v_cache, &o},
-          [&] { ops_->attention_cached(qkv, shape, k_cache, v_cache, cache_length, o); });
+                                     TensorView v_cache, int64_t cache_length, ConstTensorView sinks,
+                                     TensorView o) {
+  forward("attention_cached", {&qkv, &sinks}, {&k_cache, &v_cache, &o},
+          [&] { ops_->attention_cached(qkv, shape, k_cache, v_cache, cache_length, sinks, o); });
 }
 
 void ForwardingOps::general_attention(const AttentionInputs& inputs, const AttentionShape& shape,
                                       TensorView o, TensorView lse) {
   AttentionInputs own = inputs;
-  forward("attention", {&own.q_rows, &own.kv_rows}, {&o, &lse},
+  forward("attention", {&own.q_rows, &own.kv_rows, &own.sinks_H}, {&o, &lse},
           [&] { ops_->general_attention(own, shape, o, lse); }, {.attention = &shape, .general = &own});
 }
 
@@ -167,8 +168,8 @@ void ForwardingOps::general_attention_backward(ConstTensorView d_o, const Attent
                                                const AttentionGradients& gradients) {
   AttentionInputs own = inputs;
   AttentionGradients to = gradients;
-  forward("attention_backward", {&d_o, &own.q_rows, &own.kv_rows, &o, &lse},
-          {&to.dq_rows, &to.dkv_rows, &to.dtable_BH},
+  forward("attention_backward", {&d_o, &own.q_rows, &own.kv_rows, &own.sinks_H, &o, &lse},
+          {&to.dq_rows, &to.dkv_rows, &to.dtable_BH, &to.dsinks_H},
           [&] { ops_->general_attention_backward(d_o, own, o, lse, shape, to); },
           {.attention = &shape, .general = &own});
 }
@@ -208,20 +209,21 @@ void ForwardingOps::soft_cap_backward(ConstTensorView y, float cap, TensorView d
   forward("soft_cap_backward", {&y}, {&dx}, [&] { ops_->soft_cap_backward(y, cap, dx); });
 }
 
-void ForwardingOps::route(TensorView p, bool normalize, TensorView w, ExpertRows& rows, RouterLoad* load) {
+void ForwardingOps::route(TensorView p, ExpertWeights form, TensorView w, ExpertRows& rows,
+                          RouterLoad* load) {
   bool is_done = false;
   forward("route", {}, {&p, &w}, [&] {
-    ops_->route(p, normalize, w, rows, load);
+    ops_->route(p, form, w, rows, load);
     is_done = true;
   });
   if (!is_done) rows.spread_evenly();
 }
 
-void ForwardingOps::route_backward(ConstTensorView p, const ExpertRows& rows, bool normalize,
+void ForwardingOps::route_backward(ConstTensorView p, const ExpertRows& rows, ExpertWeights form,
                                    ConstTensorView w, ConstTensorView dw, std::span<const float> balance,
                                    TensorView dl) {
   forward("route_backward", {&p, &w, &dw}, {&dl},
-          [&] { ops_->route_backward(p, rows, normalize, w, dw, balance, dl); });
+          [&] { ops_->route_backward(p, rows, form, w, dw, balance, dl); });
 }
 
 void ForwardingOps::gather_expert_rows(ConstTensorView x, const ExpertRows& rows, TensorView x_rows) {
@@ -237,6 +239,26 @@ void ForwardingOps::combine_expert_rows(ConstTensorView y_rows, const ExpertRows
 void ForwardingOps::weigh_expert_rows(const ExpertRows& rows, ConstTensorView w, TensorView a, TensorView b,
                                       TensorView dw) {
   forward("weigh_expert_rows", {&w}, {&a, &b, &dw}, [&] { ops_->weigh_expert_rows(rows, w, a, b, dw); });
+}
+
+void ForwardingOps::add_expert_bias(const ExpertRows& rows, ConstTensorView b, TensorView y) {
+  forward("add_expert_bias", {&b}, {&y}, [&] { ops_->add_expert_bias(rows, b, y); });
+}
+
+void ForwardingOps::expert_bias_backward(const ExpertRows& rows, ConstTensorView g, ConstTensorView w,
+                                         ConstTensorView b, TensorView dw, TensorView db, Update update) {
+  forward("expert_bias_backward", {&g, &w, &b}, {&dw, &db},
+          [&] { ops_->expert_bias_backward(rows, g, w, b, dw, db, update); }, {.update = update});
+}
+
+void ForwardingOps::clamped_swiglu(ConstTensorView pre, const ClampedSwiglu& clamp, TensorView h) {
+  forward("clamped_swiglu", {&pre}, {&h}, [&] { ops_->clamped_swiglu(pre, clamp, h); });
+}
+
+void ForwardingOps::clamped_swiglu_backward(ConstTensorView dh, ConstTensorView pre,
+                                            const ClampedSwiglu& clamp, TensorView dpre, TensorView h) {
+  forward("clamped_swiglu_backward", {&dh, &pre}, {&dpre, &h},
+          [&] { ops_->clamped_swiglu_backward(dh, pre, clamp, dpre, h); });
 }
 
 void ForwardingOps::swiglu(ConstTensorView gate_up, TensorView h) {

@@ -83,7 +83,8 @@ class ForwardingOps : public Ops {
                           ConstTensorView lse_HT, const AttentionShape& shape,
                           std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) override;
   void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
-                        TensorView v_cache, int64_t cache_length, TensorView o_THE) override;
+                        TensorView v_cache, int64_t cache_length, ConstTensorView sinks_H,
+                        TensorView o_THE) override;
   void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
                          TensorView lse_HT) override;
   void general_attention_backward(ConstTensorView do_THE, const AttentionInputs& inputs,
@@ -101,14 +102,21 @@ class ForwardingOps : public Ops {
   void soft_cap(TensorView x, float cap) override;
   void soft_cap_backward(ConstTensorView y, float cap, TensorView dx) override;
   // Spreads the tokens evenly over the experts if the other Ops are not made to carry out the call.
-  void route(TensorView p_TE, bool normalize, TensorView w_TK, ExpertRows& rows, RouterLoad* load) override;
-  void route_backward(ConstTensorView p_TE, const ExpertRows& rows, bool normalize, ConstTensorView w_TK,
+  void route(TensorView p_TE, ExpertWeights form, TensorView w_TK, ExpertRows& rows,
+             RouterLoad* load) override;
+  void route_backward(ConstTensorView p_TE, const ExpertRows& rows, ExpertWeights form, ConstTensorView w_TK,
                       ConstTensorView dw_TK, std::span<const float> balance_E, TensorView dl_TE) override;
   void gather_expert_rows(ConstTensorView x_TD, const ExpertRows& rows, TensorView x_RD) override;
   void combine_expert_rows(ConstTensorView y_RD, const ExpertRows& rows, ConstTensorView w_TK,
                            TensorView y_TD, Update update) override;
   void weigh_expert_rows(const ExpertRows& rows, ConstTensorView w_TK, TensorView a_RF, TensorView b_RF,
                          TensorView dw_TK) override;
+  void add_expert_bias(const ExpertRows& rows, ConstTensorView b_EN, TensorView y_RN) override;
+  void expert_bias_backward(const ExpertRows& rows, ConstTensorView g_RN, ConstTensorView w_TK,
+                            ConstTensorView b_EN, TensorView dw_TK, TensorView db_EN, Update update) override;
+  void clamped_swiglu(ConstTensorView pre_TF2, const ClampedSwiglu& clamp, TensorView h_TF) override;
+  void clamped_swiglu_backward(ConstTensorView dh_TF, ConstTensorView pre_TF2, const ClampedSwiglu& clamp,
+                               TensorView dpre_TF2, TensorView h_TF) override;
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override;
   void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
                        TensorView h_TF) override;

@@ -54,12 +54,12 @@ void Ops::soft_cap_backward(ConstTensorView /*y*/, float /*cap*/, TensorView /*d
   check_unreachable(*this, "soft_cap_backward");
 }
 
-void Ops::route(TensorView /*p_TE*/, bool /*normalize*/, TensorView /*w_TK*/, ExpertRows& /*rows*/,
+void Ops::route(TensorView /*p_TE*/, ExpertWeights /*form*/, TensorView /*w_TK*/, ExpertRows& /*rows*/,
                 RouterLoad* /*load*/) {
   check_unreachable(*this, "route");
 }
 
-void Ops::route_backward(ConstTensorView /*p_TE*/, const ExpertRows& /*rows*/, bool /*normalize*/,
+void Ops::route_backward(ConstTensorView /*p_TE*/, const ExpertRows& /*rows*/, ExpertWeights /*form*/,
                          ConstTensorView /*w_TK*/, ConstTensorView /*dw_TK*/,
                          std::span<const float> /*balance_E*/, TensorView /*dl_TE*/) {
   check_unreachable(*this, "route_backward");
@@ -77,6 +77,26 @@ void Ops::combine_expert_rows(ConstTensorView /*y_RD*/, const ExpertRows& /*rows
 void Ops::weigh_expert_rows(const ExpertRows& /*rows*/, ConstTensorView /*w_TK*/, TensorView /*a_RF*/,
                             TensorView /*b_RF*/, TensorView /*dw_TK*/) {
   check_unreachable(*this, "weigh_expert_rows");
+}
+
+void Ops::add_expert_bias(const ExpertRows& /*rows*/, ConstTensorView /*b_EN*/, TensorView /*y_RN*/) {
+  check_unreachable(*this, "add_expert_bias");
+}
+
+void Ops::expert_bias_backward(const ExpertRows& /*rows*/, ConstTensorView /*g_RN*/, ConstTensorView /*w_TK*/,
+                               ConstTensorView /*b_EN*/, TensorView /*dw_TK*/, TensorView /*db_EN*/,
+                               Update /*update*/) {
+  check_unreachable(*this, "expert_bias_backward");
+}
+
+void Ops::clamped_swiglu(ConstTensorView /*pre_TF2*/, const ClampedSwiglu& /*clamp*/, TensorView /*h_TF*/) {
+  check_unreachable(*this, "clamped_swiglu");
+}
+
+void Ops::clamped_swiglu_backward(ConstTensorView /*dh_TF*/, ConstTensorView /*pre_TF2*/,
+                                  const ClampedSwiglu& /*clamp*/, TensorView /*dpre_TF2*/,
+                                  TensorView /*h_TF*/) {
+  check_unreachable(*this, "clamped_swiglu_backward");
 }
 
 }  // namespace tessera

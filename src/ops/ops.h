@@ -164,12 +164,14 @@ class Ops {
                                   std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) = 0;
   // Generation, one sequence: copies the k and v of T new tokens to rows [cache_length, cache_length + T) of
   // the caches [capacity, G E], then lets each new token attend to the cache up to itself.
+  // sinks_H (AttentionInputs) may be empty; not on other devices.
   virtual void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
-                                TensorView v_cache, int64_t cache_length, TensorView o_THE) = 0;
+                                TensorView v_cache, int64_t cache_length, ConstTensorView sinks_H,
+                                TensorView o_THE) = 0;
 
-  // Attention of the queries of one sequence to the keys of another, in both directions, or with a bias by
-  // position (kernels/attention/attention_inputs.h); general_attention_backward() overwrites or adds to what
-  // `gradients` says. On the host alone.
+  // Attention of the queries of one sequence to the keys of another, in both directions, with a bias by
+  // position or with sinks (kernels/attention/attention_inputs.h); general_attention_backward() overwrites or
+  // adds to what `gradients` says. On the host alone.
   virtual void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
                                  TensorView lse_HT);
   virtual void general_attention_backward(ConstTensorView do_THE, const AttentionInputs& inputs,
@@ -203,8 +205,9 @@ class Ops {
 
   // A mixture of experts around its products (kernels/moe/moe.h). On the host alone. route() turns logits
   // into probabilities, in place, and fills `rows`, which has its sizes; `load` may be null.
-  virtual void route(TensorView p_TE, bool normalize, TensorView w_TK, ExpertRows& rows, RouterLoad* load);
-  virtual void route_backward(ConstTensorView p_TE, const ExpertRows& rows, bool normalize,
+  virtual void route(TensorView p_TE, ExpertWeights form, TensorView w_TK, ExpertRows& rows,
+                     RouterLoad* load);
+  virtual void route_backward(ConstTensorView p_TE, const ExpertRows& rows, ExpertWeights form,
                               ConstTensorView w_TK, ConstTensorView dw_TK, std::span<const float> balance_E,
                               TensorView dl_TE);
   virtual void gather_expert_rows(ConstTensorView x_TD, const ExpertRows& rows, TensorView x_RD);
@@ -212,6 +215,17 @@ class Ops {
                                    TensorView y_TD, Update update);
   virtual void weigh_expert_rows(const ExpertRows& rows, ConstTensorView w_TK, TensorView a_RF,
                                  TensorView b_RF, TensorView dw_TK);
+
+  // Biases of experts: y_RN += b_EN, and their gradient and part of dw_TK; w_TK, dw_TK and db_EN may be
+  // empty.
+  virtual void add_expert_bias(const ExpertRows& rows, ConstTensorView b_EN, TensorView y_RN);
+  virtual void expert_bias_backward(const ExpertRows& rows, ConstTensorView g_RN, ConstTensorView w_TK,
+                                    ConstTensorView b_EN, TensorView dw_TK, TensorView db_EN, Update update);
+  // The activation of GPT-OSS's experts (kernels/clamped_swiglu/clamped_swiglu.h). dpre may be pre, h may be
+  // dh. On the host alone.
+  virtual void clamped_swiglu(ConstTensorView pre_TF2, const ClampedSwiglu& clamp, TensorView h_TF);
+  virtual void clamped_swiglu_backward(ConstTensorView dh_TF, ConstTensorView pre_TF2,
+                                       const ClampedSwiglu& clamp, TensorView dpre_TF2, TensorView h_TF);
 
   // Token losses -log softmax(logits)[target] of the rows whose target is not ignored; with smoothing s
   // (1 - s) nll + s mean over V of -log softmax. logits_RV is F32.

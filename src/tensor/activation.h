@@ -7,6 +7,15 @@ namespace tessera {
 // (Shazeer, "GLU variants improve transformer", 2020).
 enum class Activation { kGatedSilu, kGatedGeluTanh, kGatedGelu, kRelu, kGelu };
 
+// The gated activation of experts whose gate is cut off above a limit and whose other half is on both sides
+// (kernels/clamped_swiglu).
+struct ClampedSwiglu {
+  float alpha = 1.702f;  // times the gate, in its sigmoid
+  float limit = 7;
+
+  bool operator==(const ClampedSwiglu&) const = default;
+};
+
 // Whether the first product is twice as wide as the second takes: [gate: F | up: F].
 constexpr bool is_gated(Activation activation) {
   return activation != Activation::kRelu && activation != Activation::kGelu;

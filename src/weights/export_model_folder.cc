@@ -13,6 +13,7 @@
 #include "io/file.h"
 #include "io/synced_folder.h"
 #include "weights/model_folder.h"
+#include "weights/saved_tensors.h"
 
 namespace tessera {
 namespace {
@@ -56,13 +57,21 @@ std::vector<SafetensorsItem> make_items(const ParameterLayout& layout, const Wei
   // All items share one buffer: they are produced one after another.
   const auto values = std::make_shared<std::vector<float>>();
   std::vector<SafetensorsItem> items;
-  for (const Parameter& parameter : layout.parameters()) {
-    items.push_back({parameter.name, parameter.shape, dtype,
-                     [&parameter, &source, dtype, values](int64_t begin, int64_t count, std::byte* buffer) {
-                       values->resize(static_cast<size_t>(count));
-                       source(parameter.offset + begin, *values);
-                       round_to_saved(*values, dtype, buffer);
-                       check_saved_weights(parameter, begin, *values, dtype, buffer);
+  const auto produce = [&source, dtype, values](const Parameter& parameter, int64_t begin, int64_t count,
+                                                std::byte* buffer) {
+    values->resize(static_cast<size_t>(count));
+    source(parameter.offset + begin, *values);
+    round_to_saved(*values, dtype, buffer);
+    check_saved_weights(parameter, begin, *values, dtype, buffer);
+  };
+  for (const SavedTensor& tensor : saved_tensors(layout)) {
+    items.push_back({tensor.name, tensor.shape, dtype,
+                     [parts = tensor.parts, produce, dtype](int64_t begin, int64_t count, std::byte* buffer) {
+                       const auto body = [&](const Parameter& part, int64_t first, int64_t of_part) {
+                         produce(part, first, of_part, buffer);
+                         buffer += of_part * dtype_bytes(dtype);
+                       };
+                       for_each_part(parts, begin, count, body);
                      }});
   }
   return items;
@@ -146,8 +155,8 @@ void check_saved_weights(const Parameter& parameter, int64_t begin, std::span<co
 
 SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options) {
   std::vector<SafetensorsSpec> tensors;
-  for (const Parameter& parameter : layout.parameters()) {
-    tensors.push_back({parameter.name, parameter.shape, options.save_dtype});
+  for (const SavedTensor& tensor : saved_tensors(layout)) {
+    tensors.push_back({tensor.name, tensor.shape, options.save_dtype});
   }
   if (layout.is_adapter()) return {tensors, kAdapterFileName};
   return {tensors, options.max_shard_bytes};

@@ -1,7 +1,6 @@
 #include "weights/load_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -9,62 +8,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "formats/huggingface/convert.h"
 #include "formats/huggingface/model_families.h"
-#include "tensor/shape_text.h"
+#include "weights/saved_tensors.h"
 
 namespace tessera {
 namespace {
-
-using Location = SafetensorsModel::Location;
-
-// The shape in terms of config.json's fields, for messages.
-std::string_view shape_formula(const std::string& name) {
-  constexpr std::array<std::array<std::string_view, 2>, 35> kFormulas = {{
-      {"qkv_proj.weight", "[(num_attention_heads + 2 * num_key_value_heads) * head_dim, hidden_size]"},
-      {"gate_up_proj.weight", "[2 * intermediate_size, hidden_size]"},
-      {"shared.weight", "[vocab_size, d_model]"},
-      {"Attention.q.weight", "[num_heads * d_kv, d_model]"},
-      {"Attention.k.weight", "[num_heads * d_kv, d_model]"},
-      {"Attention.v.weight", "[num_heads * d_kv, d_model]"},
-      {"Attention.o.weight", "[d_model, num_heads * d_kv]"},
-      {"relative_attention_bias.weight", "[relative_attention_num_buckets, num_heads]"},
-      {"wi.weight", "[d_ff, d_model]"},
-      {"wi_0.weight", "[d_ff, d_model]"},
-      {"wi_1.weight", "[d_ff, d_model]"},
-      {"wo.weight", "[d_model, d_ff]"},
-      {"embed_tokens.weight", "[vocab_size, hidden_size]"},
-      {"lm_head.weight", "[vocab_size, hidden_size]"},
-      {"q_proj.weight", "[num_attention_heads * head_dim, hidden_size]"},
-      {"k_proj.weight", "[num_key_value_heads * head_dim, hidden_size]"},
-      {"v_proj.weight", "[num_key_value_heads * head_dim, hidden_size]"},
-      {"o_proj.weight", "[hidden_size, num_attention_heads * head_dim]"},
-      {"q_proj.bias", "[num_attention_heads * head_dim]"},
-      {"k_proj.bias", "[num_key_value_heads * head_dim]"},
-      {"v_proj.bias", "[num_key_value_heads * head_dim]"},
-      {"q_norm.weight", "[head_dim]"},
-      {"k_norm.weight", "[head_dim]"},
-      {"experts.gate_up_proj", "[num_experts, 2 * moe_intermediate_size, hidden_size]"},
-      {"experts.down_proj", "[num_experts, hidden_size, moe_intermediate_size]"},
-      {"mlp.gate.weight", "[num_experts, hidden_size]"},
-      {"block_sparse_moe.gate.weight", "[num_local_experts, hidden_size]"},
-      {"w1.weight", "[intermediate_size, hidden_size]"},
-      {"w2.weight", "[hidden_size, intermediate_size]"},
-      {"w3.weight", "[intermediate_size, hidden_size]"},
-      {"gate_proj.weight", "[intermediate_size, hidden_size]"},
-      {"up_proj.weight", "[intermediate_size, hidden_size]"},
-      {"down_proj.weight", "[hidden_size, intermediate_size]"},
-      {"gate_proj.bias", "[intermediate_size]"},
-      {"up_proj.bias", "[intermediate_size]"},
-  }};
-  if (name.find(".experts.") != name.npos && name.ends_with("_proj.weight"))
-    return name.ends_with("down_proj.weight") ? "[hidden_size, moe_intermediate_size]"
-                                              : "[moe_intermediate_size, hidden_size]";
-  for (const auto& [suffix, formula] : kFormulas) {
-    if (name.ends_with(suffix)) return formula;
-  }
-  return "[hidden_size]";
-}
 
 std::string where(const SafetensorsModel& model) {
   const std::filesystem::path& first = model.files().front()->path();
@@ -78,7 +26,7 @@ const char* description(const ModelConfig& config) {
 
 [[noreturn]] void fail_missing(const SafetensorsModel& model, const ModelConfig& config,
                                const Parameter& parameter) {
-  const std::string& name = parameter.name;
+  const std::string& name = saved_name(parameter);
   if (name == kLmHeadName)
     fail(ExitCode::kBadData,
          "{}: tensor '{}': expected since tie_word_embeddings is false in config.json, found none (set it to "
@@ -86,17 +34,6 @@ const char* description(const ModelConfig& config) {
          where(model), name);
   fail(ExitCode::kBadData, "{}: tensor '{}': expected by {}, found none among its {}", where(model), name,
        description(config), count_of(std::ssize(model.tensors()), "tensor"));
-}
-
-void check_tensor(const Parameter& parameter, const Location& location) {
-  const SafetensorsEntry& entry = *location.entry;
-  const std::string& file = location.file->path().native();
-  if (entry.shape != parameter.shape)
-    fail(ExitCode::kBadData, "{}: tensor '{}': expected shape {} = {} of config.json, found {}", file,
-         parameter.name, shape_text(parameter.shape), shape_formula(parameter.name), shape_text(entry.shape));
-  if (!can_convert(entry.dtype, DType::kF32))
-    fail(ExitCode::kBadData, "{}: tensor '{}': expected BF16, F16, F32 or F64, found {}", file,
-         parameter.name, dtype_name(entry.dtype));
 }
 
 // The part of the model that a tensor would belong to: a decoder layer, or a module.
@@ -133,16 +70,12 @@ std::vector<PlannedTensor> plan_load(const SafetensorsModel& model, const ModelC
   std::vector<PlannedTensor> tensors;
   std::set<const WeightEntry*> used;
   for (const Parameter& parameter : layout.parameters()) {
-    std::optional<FusedPlace> fused;
-    const WeightEntry* found = find_parameter(model, config, parameter, &fused);
-    if (found == nullptr) fail_missing(model, config, parameter);
-    Parameter in_file = parameter;
-    if (fused) in_file.name = fused->name;
-    if (fused) in_file.shape = fused->shape;
-    check_tensor(in_file, found->second);
-    tensors.push_back({parameter.name, found->second, parameter.offset, parameter.num_elements, &parameter,
-                       /*equal=*/nullptr, fused ? fused->first_element : 0});
-    used.insert(found);
+    const std::optional<StoredParameter> stored = find_parameter(model, config, parameter);
+    if (!stored) fail_missing(model, config, parameter);
+    tensors.push_back({parameter.name, stored->tensor->second, parameter.offset, parameter.num_elements,
+                       &parameter, /*equal=*/nullptr, *stored});
+    used.insert(stored->tensor);
+    if (stored->is_mxfp4()) used.insert(stored->scales);
   }
   std::vector<const WeightEntry*> others;
   for (const WeightEntry& entry : model.tensors()) {
@@ -154,16 +87,22 @@ std::vector<PlannedTensor> plan_load(const SafetensorsModel& model, const ModelC
     const Parameter& embedding = layout.parameters().front();
     Parameter copy = embedding;
     copy.name = entry.first;
-    check_tensor(copy, entry.second);
-    tensors.push_back({entry.first, entry.second, embedding.offset, embedding.num_elements, &embedding,
-                       find_weight(model, config, embedding.name)});
+    check_stored_tensor(copy, entry.second);
+    tensors.push_back({entry.first,
+                       entry.second,
+                       embedding.offset,
+                       embedding.num_elements,
+                       &embedding,
+                       find_weight(model, config, embedding.name),
+                       {&entry}});
   }
   check_others(others, config, layout);
   // In file order, so that a disk is read sequentially.
   std::stable_sort(tensors.begin(), tensors.end(), [](const PlannedTensor& a, const PlannedTensor& b) {
     const auto key = [](const PlannedTensor& tensor) {
-      return std::tuple<const std::string&, int64_t, int64_t>(
-          tensor.location.file->path().native(), tensor.location.entry->offset_bytes, tensor.first_element);
+      return std::tuple<const std::string&, int64_t, int64_t>(tensor.location.file->path().native(),
+                                                              tensor.location.entry->offset_bytes,
+                                                              tensor.stored.first_element);
     };
     return key(a) < key(b);
   });

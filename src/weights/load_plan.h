@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/parameters.h"
-#include "weights/weight_names.h"
+#include "weights/stored_parameter.h"
 
 namespace tessera {
 
@@ -18,7 +18,7 @@ struct PlannedTensor {
   const Parameter* parameter = nullptr;
   // Must hold the same values; this is not loaded itself.
   const WeightEntry* equal = nullptr;
-  int64_t first_element = 0;  // in the file's tensor
+  StoredParameter stored = {};
 };
 
 // Every tensor to read, in file order. Checks that the files have all tensors of the model in the shapes of

@@ -31,8 +31,6 @@ struct Piece {
   int64_t count;
 };
 
-int64_t element_bytes(const PlannedTensor& tensor) { return dtype_bytes(tensor.location.entry->dtype); }
-
 // Adds the parts of a tensor that lie in the ranges, in pieces.
 void add_pieces(std::span<const PlannedTensor> tensors, size_t index, std::span<const ElementRange> ranges,
                 std::vector<Piece>* pieces) {
@@ -147,7 +145,7 @@ class Announcer {
   }
 
  private:
-  int64_t bytes_of(const Piece& piece) const { return piece.count * element_bytes(tensors_[piece.tensor]); }
+  int64_t bytes_of(const Piece& piece) const { return tensors_[piece.tensor].stored.bytes_of(piece.count); }
 
   int64_t ahead(size_t piece) {
     for (; passed_ < piece; ++passed_) passed_bytes_ += bytes_of(pieces_[passed_]);
@@ -156,8 +154,11 @@ class Announcer {
 
   void announce(size_t index) {
     const Piece& piece = pieces_[index];
-    const Location& location = tensors_[piece.tensor].location;
-    location.file->announce(*location.entry, tensors_[piece.tensor].first_element + piece.begin, piece.count);
+    const PlannedTensor& tensor = tensors_[piece.tensor];
+    const StoredParameter& stored = tensor.stored;
+    const int64_t per_element = stored.is_mxfp4() ? 2 : 1;  // codes in a byte
+    tensor.location.file->announce(*tensor.location.entry, (stored.first_element + piece.begin) / per_element,
+                                   piece.count / per_element);
     announced_bytes_ += bytes_of(piece);
   }
 
@@ -185,7 +186,7 @@ class PieceReader {
     }
     const size_t count = static_cast<size_t>(piece.count);
     values_.resize(count);
-    read_piece(tensor.location, tensor.first_element + piece.begin, values_);
+    reader_.read(tensor.stored, *tensor.parameter, piece.begin, values_);
     if (tensor.equal != nullptr) {
       others_.resize(count);
       read_piece(tensor.equal->second, piece.begin, others_);
@@ -205,7 +206,7 @@ class PieceReader {
       const int64_t count = std::ssize(values);
       TESSERA_CHECK(0 < count && count <= end - begin, "{}: memory for {} of {} elements", tensor.name, count,
                     end - begin);
-      tensor.location.file->read(*tensor.location.entry, tensor.first_element + begin,
+      tensor.location.file->read(*tensor.location.entry, tensor.stored.first_element + begin,
                                  TensorView(values.data(), DType::kBF16, {count}));
       num_non_finite += count_non_finite(std::span<const bf16>(values));
       if (adds_up_) sums_.add(*tensor.parameter, begin, std::span<const bf16>(values));
@@ -218,6 +219,7 @@ class PieceReader {
   const Bf16Destination& bf16_destination_;
   const bool adds_up_;
   ValueSums sums_;
+  ParameterReader reader_;
   std::vector<float> values_, others_;
 };
 
@@ -229,7 +231,7 @@ void load_weights(std::span<const PlannedTensor> tensors, const WeightSink& sink
   const std::vector<Piece> pieces = plan_pieces(tensors, options.ranges.value_or(std::span(&everything, 1)));
   std::vector<std::atomic<int64_t>> non_finite(tensors.size());
   int64_t total_bytes = 0;
-  for (const Piece& piece : pieces) total_bytes += piece.count * element_bytes(tensors[piece.tensor]);
+  for (const Piece& piece : pieces) total_bytes += tensors[piece.tensor].stored.bytes_of(piece.count);
   LoadMeter progress(total_bytes, options.progress);
   Announcer announcer(tensors, pieces);
   // Threads take the pieces in order, so that the files are read front to back.
@@ -242,7 +244,7 @@ void load_weights(std::span<const PlannedTensor> tensors, const WeightSink& sink
       const PlannedTensor& tensor = tensors[piece.tensor];
       announcer.begin(index);
       non_finite[piece.tensor] += reader.read(tensor, piece);
-      progress.add(piece.count * element_bytes(tensor));
+      progress.add(tensor.stored.bytes_of(piece.count));
     }
     if (options.sums == nullptr) return;
     const std::lock_guard lock(sums_mutex);

@@ -15,7 +15,8 @@
 #include "model/families/families.h"
 #include "weights/merged_adapters.h"
 #include "weights/model_folder.h"
-#include "weights/weight_names.h"
+#include "weights/saved_tensors.h"
+#include "weights/stored_parameter.h"
 
 namespace tessera {
 namespace {
@@ -57,7 +58,11 @@ class Merger {
  public:
   Merger(const std::vector<Source>& sources, const MergedAdapters& adapters, const MergeOptions& options,
          ThreadPool& pool)
-      : sources_(sources), adapters_(adapters), options_(options), pool_(pool) {}
+      : sources_(sources),
+        adapters_(adapters),
+        options_(options),
+        pool_(pool),
+        readers_(static_cast<size_t>(pool.num_threads()) * sources.size()) {}
 
   // Sets the factors for the elements of `parameter` that produce() computes next.
   void begin(const Parameter& parameter) {
@@ -94,12 +99,13 @@ class Merger {
 
  private:
   void read(size_t source, const Parameter& parameter, int64_t begin, int64_t count,
-            std::vector<float>* values) const {
+            std::vector<float>* values) {
     values->resize(static_cast<size_t>(count));
-    const WeightEntry* found = find_weight(sources_[source].weights, sources_[source].config, parameter.name);
-    TESSERA_CHECK(found != nullptr, "{} is gone", parameter.name);  // load_weights() has found it
-    const SafetensorsModel::Location& at = found->second;
-    at.file->read(*at.entry, begin, TensorView(values->data(), DType::kF32, Shape({count})));
+    const std::optional<StoredParameter> stored =
+        find_parameter(sources_[source].weights, sources_[source].config, parameter);
+    TESSERA_CHECK(stored.has_value(), "{} is gone", parameter.name);  // load_weights() has found it
+    const auto thread = static_cast<size_t>(ThreadPool::thread_index());
+    readers_[thread * sources_.size() + source].read(*stored, parameter, begin, *values);
   }
 
   std::vector<float> slerp_factors(const Parameter& parameter) {
@@ -141,7 +147,8 @@ class Merger {
   const MergedAdapters& adapters_;
   const MergeOptions& options_;
   ThreadPool& pool_;
-  std::vector<float> factors_;  // of each model
+  std::vector<ParameterReader> readers_;  // by thread and source
+  std::vector<float> factors_;            // of each model
 };
 
 std::vector<Source> open_sources(const std::vector<fs::path>& models, ThreadPool& pool) {
@@ -177,12 +184,16 @@ void merge_models(const std::vector<fs::path>& models, const MergeOptions& optio
   Merger merger(sources, adapters, options, pool);
   int64_t num_done = 0;
   std::vector<SafetensorsItem> items;
-  for (const Parameter& parameter : layout.parameters()) {
-    items.push_back({parameter.name, parameter.shape, options.save_dtype,
-                     [&](int64_t begin, int64_t count, std::byte* saved) {
-                       if (begin == 0) merger.begin(parameter);
-                       merger.produce(parameter, begin, count, saved);
-                       num_done += count;
+  for (const SavedTensor& tensor : saved_tensors(layout)) {
+    items.push_back({tensor.name, tensor.shape, options.save_dtype,
+                     [&, parts = tensor.parts](int64_t first, int64_t of_tensor, std::byte* saved) {
+                       for_each_part(parts, first, of_tensor,
+                                     [&](const Parameter& parameter, int64_t begin, int64_t count) {
+                                       if (begin == 0) merger.begin(parameter);
+                                       merger.produce(parameter, begin, count, saved);
+                                       saved += count * dtype_bytes(options.save_dtype);
+                                     });
+                       num_done += of_tensor;
                        if (options.progress)
                          options.progress(static_cast<double>(num_done) /
                                           static_cast<double>(layout.num_parameters()));
@@ -202,8 +213,10 @@ void merge_models(const std::vector<fs::path>& models, const MergeOptions& optio
 DType weights_dtype(const fs::path& model) {
   std::map<DType, int64_t> bytes;
   const SafetensorsModel weights = SafetensorsModel::open(model);
-  for (const auto& [name, location] : weights.tensors())
-    bytes[location.entry->dtype] += location.entry->size_bytes;
+  for (const auto& [name, location] : weights.tensors()) {
+    const DType dtype = location.entry->dtype;
+    bytes[dtype == DType::kU8 ? DType::kBF16 : dtype] += location.entry->size_bytes;  // codes in MXFP4
+  }
   const auto most = std::ranges::max_element(bytes, {}, [](const auto& entry) { return entry.second; });
   const bool is_saved_type =
       most != bytes.end() && (most->first == DType::kBF16 || most->first == DType::kF16);

@@ -16,6 +16,7 @@
 #include "io/file.h"
 #include "io/output_file.h"
 #include "io/synced_folder.h"
+#include "weights/saved_tensors.h"
 
 namespace tessera {
 namespace {
@@ -84,7 +85,7 @@ void SharedExport::write(uint64_t number, const std::vector<ElementRange>& range
   const int64_t element_bytes = dtype_bytes(options_.save_dtype);
   for (const ParameterPiece& piece : cut_into_pieces(owned_parts(*layout_, ranges))) {
     const Parameter& parameter = *piece.parameter;
-    const SafetensorsModelLayout::Place place = files_.at(parameter.name);
+    const SafetensorsModelLayout::Place place = files_.at(saved_name(parameter));
     OutputFile& file = files[static_cast<size_t>(place.file)];
     if (file.path().empty()) {
       const fs::path path = unfinished_path(number, files_.files[static_cast<size_t>(place.file)].name);
@@ -96,7 +97,7 @@ void SharedExport::write(uint64_t number, const std::vector<ElementRange>& range
     source(piece.flat_begin(), values);
     round_to_saved(values, options_.save_dtype, saved.data());
     check_saved_weights(parameter, piece.begin, values, options_.save_dtype, saved.data());
-    const int64_t at = place.entry->offset_bytes + piece.begin * element_bytes;
+    const int64_t at = place.entry->offset_bytes + (saved_begin(parameter) + piece.begin) * element_bytes;
     file.write_at(at, saved);
     file.start_writeback(at, std::ssize(saved));
   }

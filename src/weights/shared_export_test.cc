@@ -84,6 +84,18 @@ TEST(SharedExport, HasTheBytesOfOneWriter) {
   }
 }
 
+// Parameters that are slices of one tensor of the files.
+TEST(SharedExport, WritesSlicesToTheirTensor) {
+  ModelConfig config = tiny_config();
+  config.family = "gpt_oss";
+  config.experts = {3, 2, 20, true, 0, {true, true, true}, ClampedSwiglu{}};
+  const ParameterLayout layout = parameter_layout(config);
+  const TestFolder alone, together;
+  export_model_folder(alone.path(), config, layout, fill, {});
+  export_by(3, together.path(), config, layout, {});
+  EXPECT_EQ(files_of(together.path()), files_of(alone.path()));
+}
+
 TEST(SharedExport, ReplacesShardsByASingleFileAndBack) {
   const ModelConfig config = tiny_config();
   const ParameterLayout layout = parameter_layout(config);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "formats/huggingface/model_families.h"
+#include "weights/saved_tensors.h"
 
 namespace tessera {
 namespace {
@@ -65,13 +66,16 @@ const WeightEntry* find_weight(const SafetensorsModel& model, const ModelConfig&
 }
 
 std::optional<FusedPlace> fused_place(const ModelConfig& config, const Parameter& parameter) {
+  if (parameter.slice.count > 0)
+    return FusedPlace{parameter.slice.tensor, saved_shape(parameter), saved_begin(parameter)};
+  if (config.experts && config.experts->fused) return std::nullopt;
   const int64_t layer = parameter.group - 1;
   if (!config.experts || layer < 0 || layer >= config.num_hidden_layers || !config.has_experts(layer))
     return std::nullopt;
   const DecoderNames names = family_info(config.family).names;
   const std::string of_layer = fmt::format("model.layers.{}.", layer);
   if (parameter.name == of_layer + names.router + ".weight")
-    return FusedPlace{of_layer + "mlp.gate.weight", parameter.shape};
+    return FusedPlace{of_layer + "mlp.gate.weight", parameter.shape, 0};
   std::string_view rest = parameter.name;
   const std::string of_experts = of_layer + names.experts + ".";
   if (!rest.starts_with(of_experts)) return std::nullopt;
@@ -87,14 +91,6 @@ std::optional<FusedPlace> fused_place(const ModelConfig& config, const Parameter
     return FusedPlace{fused + "down_proj", {E, D, F}, expert * D * F};
   const int64_t half = matrix == names.expert_up + ".weight" ? 1 : 0;
   return FusedPlace{fused + "gate_up_proj", {E, 2 * F, D}, (2 * expert + half) * F * D};
-}
-
-const WeightEntry* find_parameter(const SafetensorsModel& model, const ModelConfig& config,
-                                  const Parameter& parameter, std::optional<FusedPlace>* fused) {
-  const WeightEntry* found = find_weight(model, config, parameter.name);
-  if (found != nullptr) return found;
-  *fused = fused_place(config, parameter);
-  return *fused ? find_weight(model, config, (*fused)->name) : nullptr;
 }
 
 bool repeats_embedding(const std::string& name_in_file, const ModelConfig& config) {

@@ -29,7 +29,7 @@ const WeightEntry* find_weight(const SafetensorsModel& model, const ModelConfig&
                                const std::string& parameter);
 
 // Files saved without conversion to the names of the Hub have the experts of a layer in one tensor, as
-// Transformers 5 keeps them in memory.
+// Transformers 5 keeps them in memory; those of GPT-OSS always do.
 //
 // Where a parameter of an expert, or a router, is in such a file.
 struct FusedPlace {
@@ -39,10 +39,6 @@ struct FusedPlace {
 };
 // nullopt for other parameters.
 std::optional<FusedPlace> fused_place(const ModelConfig& config, const Parameter& parameter);
-// find_weight() of a parameter, or of the tensor that has it with others, whose place is then set; nullptr =
-// there is none.
-const WeightEntry* find_parameter(const SafetensorsModel& model, const ModelConfig& config,
-                                  const Parameter& parameter, std::optional<FusedPlace>* fused);
 
 // Whether a tensor of a file holds the values of the embedding once more: the LM head that shares it, and
 // what T5's stacks call it.

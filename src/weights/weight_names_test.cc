@@ -178,5 +178,107 @@ TEST(FusedExperts, AreReadFromOneTensorOfALayer) {
   }
 }
 
+ModelConfig gpt_oss_config() {
+  ModelConfig config = mixture_config("gpt_oss");
+  config.hidden_size = 64;
+  config.qkv_bias = config.o_bias = config.attention_sinks = true;
+  config.experts = {4, 2, 32, true, 0, {true, true}, ClampedSwiglu{}};
+  return config;
+}
+
+std::vector<float> load_flat(const std::filesystem::path& folder, const ModelConfig& config) {
+  const ParameterLayout layout = parameter_layout(config);
+  std::vector<float> loaded(static_cast<size_t>(layout.num_elements()));
+  ThreadPool pool(2);
+  const auto sink = [&](int64_t begin, std::span<const float> values) {
+    std::copy(values.begin(), values.end(), loaded.begin() + begin);
+  };
+  load_weights(SafetensorsModel::open(folder), config, layout, sink, pool);
+  return loaded;
+}
+
+std::vector<float> read_tensor(const SafetensorsModel& model, const std::string& name) {
+  const SafetensorsModel::Location& at = model.tensors().at(name);
+  int64_t count = 1;
+  for (const int64_t dim : at.entry->shape) count *= dim;
+  std::vector<float> values(static_cast<size_t>(count));
+  at.file->read(*at.entry, 0, TensorView(values.data(), DType::kF32, {count}));
+  return values;
+}
+
+// GPT-OSS: Transformers has no names for single experts.
+TEST(FusedExperts, AreWrittenAsOneTensorWhereThatIsTheName) {
+  const ModelConfig config = gpt_oss_config();
+  const ParameterLayout layout = parameter_layout(config);
+  const std::vector<float> flat = bf16_weights(layout, /*seed=*/5);
+  const TestFolder folder;
+  export_flat(folder.path(), config, flat);
+  const SafetensorsModel model = SafetensorsModel::open(folder.path());
+  const std::string name = "model.layers.1.mlp.experts.gate_up_proj";
+  EXPECT_THAT(model.tensors().at(name).entry->shape, ElementsAre(4, 64, 64));
+  EXPECT_THAT(model.tensors().at("model.layers.1.mlp.experts.down_proj").entry->shape,
+              ElementsAre(4, 32, 64));
+  EXPECT_THAT(model.tensors().at(name + "_bias").entry->shape, ElementsAre(4, 64));
+  EXPECT_FALSE(model.tensors().contains(name + ".0"));
+  const std::vector<float> saved = read_tensor(model, name);
+  for (int64_t e = 0; e < 4; ++e) {
+    const Parameter& slice = layout.at(slice_name(name, e));
+    const auto begin = flat.begin() + slice.offset;
+    EXPECT_TRUE(std::equal(begin, begin + slice.num_elements, saved.begin() + e * slice.num_elements)) << e;
+  }
+  EXPECT_TRUE(load_flat(folder.path(), config) == flat);
+}
+
+// The same folder with a matrix of every expert of a layer in MXFP4.
+void write_mxfp4(const TestFolder& from, const TestFolder& to, std::vector<int64_t> blocks_shape,
+                 const std::string& scales_suffix) {
+  const SafetensorsModel model = SafetensorsModel::open(from.path());
+  static const std::vector<uint8_t> blocks(4 * 64 * 2 * 16, 0x2a), scales(4 * 64 * 2, 126);
+  std::vector<SafetensorsItem> items;
+  std::map<std::string, std::vector<float>> kept;
+  for (const auto& [name, at] : model.tensors()) {
+    if (name != "model.layers.0.mlp.experts.gate_up_proj") {
+      const std::vector<float>& values = kept[name] = read_tensor(model, name);
+      items.push_back(make_item(name, at.entry->shape,
+                                ConstTensorView(values.data(), DType::kF32, {std::ssize(values)}),
+                                DType::kBF16));
+      continue;
+    }
+    items.push_back(make_item(name + "_blocks", blocks_shape,
+                              ConstTensorView(blocks.data(), DType::kU8, {std::ssize(blocks)}), DType::kU8));
+    items.push_back(make_item(name + scales_suffix, {4, 64, 2},
+                              ConstTensorView(scales.data(), DType::kU8, {std::ssize(scales)}), DType::kU8));
+  }
+  write_safetensors(to / "model.safetensors", items);
+}
+
+// Every byte 0x2a: -1 first, then 1, times 2^-1.
+TEST(FusedExperts, AreReadFromCodesInMxfp4) {
+  const ModelConfig config = gpt_oss_config();
+  const ParameterLayout layout = parameter_layout(config);
+  std::vector<float> flat = bf16_weights(layout, /*seed=*/5);
+  const TestFolder numbers, codes;
+  export_flat(numbers.path(), config, flat);
+  write_mxfp4(numbers, codes, {4, 64, 2, 16}, "_scales");
+  for (int64_t e = 0; e < 4; ++e) {
+    const Parameter& slice = layout.at(slice_name("model.layers.0.mlp.experts.gate_up_proj", e));
+    for (int64_t i = 0; i < slice.num_elements; ++i)
+      flat[static_cast<size_t>(slice.offset + i)] = i / 64 % 2 == 0 ? -0.5f : 0.5f;
+  }
+  EXPECT_TRUE(load_flat(codes.path(), config) == flat);
+}
+
+TEST(FusedExperts, RefuseCodesOfAnotherShapeOrWithoutScales) {
+  const ModelConfig config = gpt_oss_config();
+  const TestFolder numbers, codes;
+  export_flat(numbers.path(), config, bf16_weights(parameter_layout(config), /*seed=*/5));
+  write_mxfp4(numbers, codes, {4, 32, 4, 16}, "_scales");
+  expect_error(ExitCode::kBadData, {"gate_up_proj_blocks", "[4, 64, 2, 16]", "[4, 32, 4, 16]"},
+               [&] { load_flat(codes.path(), config); });
+  write_mxfp4(numbers, codes, {4, 64, 2, 16}, "_scale");
+  expect_error(ExitCode::kBadData, {"tensor 'model.layers.0.mlp.experts.gate_up_proj'", "found none"},
+               [&] { load_flat(codes.path(), config); });
+}
+
 }  // namespace
 }  // namespace tessera

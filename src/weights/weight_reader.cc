@@ -8,10 +8,8 @@
 namespace tessera {
 
 void WeightReader::expect(const Parameter& parameter) {
-  std::optional<FusedPlace> fused;
-  const WeightEntry* found = find_parameter(file_, config_, parameter, &fused);
-  if (found == nullptr) return;
-  done_.bytes_total += parameter.num_elements * dtype_bytes(found->second.entry->dtype);
+  const std::optional<StoredParameter> found = find_parameter(file_, config_, parameter);
+  if (found) done_.bytes_total += found->bytes_of(parameter.num_elements);
 }
 
 void WeightReader::expect_all() {

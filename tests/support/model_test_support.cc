@@ -125,6 +125,17 @@ std::vector<NamedConfig> all_option_configs() {
     add("one_expert_of_three_and_a_dense_layer", [](ModelConfig& c) {
       c.experts = {3, 1, 5, false, 0, {false, true}};
     });
+    add("fused_experts_and_sinks", [](ModelConfig& c) {
+      c.family = "gpt_oss";
+      c.qkv_bias = c.o_bias = c.attention_sinks = true;
+      c.sliding_window = {2, 0};
+      c.rope_scaling.type = RopeType::kYarn;
+      c.rope_scaling.factor = 4;
+      c.rope_scaling.attention_factor = 1.2;
+      c.rope_scaling.original_max_position_embeddings = 16;
+      c.rope_scaling.truncate = false;
+      c.experts = {4, 3, 9, true, 0, {true, true}, ClampedSwiglu{.alpha = 1.3f, .limit = 0.4f}};
+    });
   }
   add("everything", [&](ModelConfig& c) {
     c.qkv_bias = c.o_bias = c.mlp_bias = c.qk_norm = c.tie_word_embeddings = true;
@@ -171,9 +182,10 @@ std::vector<float> read_weights(const std::filesystem::path& folder, const Param
   const SafetensorsFile model = SafetensorsFile::open(folder / "model.safetensors");
   std::vector<float> weights(static_cast<size_t>(layout.num_elements()));
   for (const Parameter& parameter : layout.parameters()) {
-    const SafetensorsEntry* entry = model.find(parameter.name);
+    const bool is_slice = parameter.slice.count > 0;
+    const SafetensorsEntry* entry = model.find(is_slice ? parameter.slice.tensor : parameter.name);
     TESSERA_CHECK(entry != nullptr, "{} has no tensor {}", folder.string(), parameter.name);
-    model.read(*entry, 0,
+    model.read(*entry, parameter.slice.index * parameter.num_elements,
                TensorView(weights.data() + parameter.offset, DType::kF32, {parameter.num_elements}));
   }
   return weights;

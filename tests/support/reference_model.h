@@ -171,9 +171,13 @@ class ReferenceModel {
         return static_cast<double>(rotated()) * std::log(wavelength / (2 * std::numbers::pi)) /
                (2 * std::log(theta));
       };
-      const double low = std::max(std::floor(index_of(scaling.beta_fast)), 0.0);
-      const double high =
-          std::min(std::ceil(index_of(scaling.beta_slow)), static_cast<double>(rotated() - 1));
+      double low = index_of(scaling.beta_fast), high = index_of(scaling.beta_slow);
+      if (scaling.truncate) {
+        low = std::floor(low);
+        high = std::ceil(high);
+      }
+      low = std::max(low, 0.0);
+      high = std::min(high, static_cast<double>(rotated() - 1));
       const Real ramp = Real(std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0));
       return (1 - ramp) * f + ramp * f / Real(scaling.factor);
     }
@@ -262,7 +266,7 @@ class ReferenceModel {
       const size_t g = h / (q.size() / k.size());
       for (size_t t = 0; t < x.size(); ++t) {
         std::vector<Real> weights(x.size(), Real(0));  // softmax over the whole row, masked ones zero
-        Real total = 0;
+        Real total = config_.attention_sinks ? std::exp(at(name(names().sinks))[h]) : Real(0);
         for (size_t s = 0; s <= t; ++s) {
           if (window > 0 && static_cast<int64_t>(t - s) >= window) continue;
           Real score = 0;
@@ -284,8 +288,9 @@ class ReferenceModel {
   // Every token alone: the softmax of its router, its most probable experts, the sum of their outputs.
   Rows<Real> mixture(int64_t layer, const Rows<Real>& in) const {
     const MixtureOfExperts& experts = *config_.experts;
-    const std::string router = layer_parameter_name(layer, "mlp.gate.weight");
-    const Rows<Real> logits = linear(in, router, "", experts.num_experts);
+    const std::string router = layer_parameter_name(layer, names().router);
+    const Rows<Real> logits =
+        linear(in, router + ".weight", experts.fused ? router + ".bias" : "", experts.num_experts);
     Rows<Real> out;
     for (size_t t = 0; t < in.size(); ++t) {
       std::vector<std::pair<Real, int64_t>> chosen;  // of the largest probability first
@@ -301,13 +306,39 @@ class ReferenceModel {
       std::vector<Real> sum(static_cast<size_t>(config_.hidden_size));
       for (const auto& [p, e] : chosen) {
         const std::string expert = "mlp.experts." + std::to_string(e) + ".";
-        const Rows<Real> y = mlp(layer, {in[t]}, expert, experts.moe_intermediate_size);
+        const Rows<Real> y = experts.fused ? Rows<Real>{fused_expert(layer, e, in[t])}
+                                           : mlp(layer, {in[t]}, expert, experts.moe_intermediate_size);
         const Real weight = p / (experts.norm_topk_prob ? of_chosen : all);
         for (size_t d = 0; d < sum.size(); ++d) sum[d] += weight * y[0][d];
       }
       out.push_back(sum);
     }
     return out;
+  }
+
+  // An expert of matrices [in, out] with the columns [gate, up, gate, up, ...].
+  std::vector<Real> fused_expert(int64_t layer, int64_t expert, const std::vector<Real>& in) const {
+    const ClampedSwiglu& clamp = *config_.experts->fused;
+    const auto limit = Real(clamp.limit);
+    const std::string experts = layer_parameter_name(layer, "mlp.experts.");
+    const auto product = [&](const std::vector<Real>& x, const std::string& matrix, int64_t width) {
+      const Real* w = at(slice_name(experts + matrix, expert));
+      const Real* b = at(experts + matrix + "_bias") + expert * width;
+      std::vector<Real> y(b, b + width);
+      for (size_t k = 0; k < x.size(); ++k) {
+        for (int64_t n = 0; n < width; ++n)
+          y[static_cast<size_t>(n)] += x[k] * w[static_cast<int64_t>(k) * width + n];
+      }
+      return y;
+    };
+    const int64_t F = config_.experts->moe_intermediate_size;
+    const std::vector<Real> pre = product(in, "gate_up_proj", 2 * F);
+    std::vector<Real> h;
+    for (size_t f = 0; f < pre.size(); f += 2) {
+      const Real gate = std::min(pre[f], limit), up = std::clamp(pre[f + 1], -limit, limit);
+      h.push_back((up + 1) * gate / (1 + std::exp(-Real(clamp.alpha) * gate)));
+    }
+    return product(h, "down_proj", config_.hidden_size);
   }
 
   Rows<Real> mlp(int64_t layer, const Rows<Real>& in, const std::string& module, int64_t width) const {

@@ -245,8 +245,10 @@ class CudaOps final : public Ops {
     });
   }
   void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
-                        TensorView v_cache, int64_t cache_length, TensorView o_THE) override {
+                        TensorView v_cache, int64_t cache_length, ConstTensorView sinks_H,
+                        TensorView o_THE) override {
     check_head(shape);
+    TESSERA_CHECK(sinks_H.empty(), "sinks of {} heads on a card", sinks_H.num_elements());
     with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
       cuda::attention_cached(at<A>(qkv_TQ), shape, at<A>(k_cache), at<A>(v_cache), cache_length,
                              qkv_TQ.dim(0), at<A>(o_THE), stream());

@@ -76,7 +76,7 @@ struct EncoderOnly {
   bool operator==(const EncoderOnly&) const = default;
 };
 
-// Feed-forward layers of experts, of which every token takes a few: Qwen3-MoE, Mixtral.
+// Feed-forward layers of experts, of which every token takes a few: Qwen3-MoE, Mixtral, GPT-OSS.
 struct MixtureOfExperts {
   int64_t num_experts = 0;
   int64_t num_experts_per_tok = 0;
@@ -85,6 +85,9 @@ struct MixtureOfExperts {
   // Weight of the loss of the balance between experts; 0 unless output_router_logits.
   double router_aux_loss_coef = 0;
   std::vector<bool> layers;  // which have experts; the others are dense
+  // GPT-OSS: matrices are [in, out], those of a layer's experts one tensor of the files; columns of gate and
+  // up alternate, and their activation is another. The router and the experts have biases.
+  std::optional<ClampedSwiglu> fused = {};
 
   bool operator==(const MixtureOfExperts&) const = default;
 };
@@ -131,6 +134,7 @@ struct ModelConfig {
   bool rounds_embedding_scale = false;  // to the type of the activations (Gemma)
   double residual_scale = 1;            // of what attention and MLP add to the stream
   double attention_scale = 0;           // of scores; 0: 1 / sqrt(head_dim)
+  bool attention_sinks = false;         // softmax counts a logit of each head as well (GPT-OSS)
   double attention_softcap = 0;         // c: scores become c tanh(score / c); 0: they stay as they are
   double logits_scale = 1;              // of logits, before their soft cap
   double logits_softcap = 0;            // as of scores

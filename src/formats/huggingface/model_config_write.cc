@@ -109,6 +109,7 @@ void write_dtype(const std::string& torch_dtype, OrderedJson& json) {
 std::string write_model_config(const ModelConfig& config, const std::string& torch_dtype) {
   OrderedJson json = config.json.empty() ? OrderedJson::object() : OrderedJson::parse(config.json);
   const FamilyInfo& family = family_info(config.family);
+  json.erase("quantization_config");  // of weights that are saved as numbers
   json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;
   // The shape and the options are those of the file, unless it is a Llama made from nothing.

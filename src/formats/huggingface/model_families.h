@@ -53,6 +53,9 @@ struct DecoderNames {
   std::string expert_gate = "gate_proj";
   std::string expert_up = "up_proj";
   std::string expert_down = "down_proj";
+  // Of fused experts: gate and up.
+  std::string expert_gate_up = "gate_up_proj";
+  std::string sinks = "self_attn.sinks";
   // The norms before attention and MLP, and those of their outputs (NormPlacement says which there are).
   std::string attention_norm = "input_layernorm";
   std::string attention_output_norm = "post_attention_layernorm";
@@ -89,6 +92,8 @@ struct FamilyInfo {
   // A partial_rotary_factor below 1 is understood; words for the rope type longrope.
   bool rotates_partly = false;
   std::string rope_aliases = {};
+  // Rotary settings of a file that has none, as JSON; empty: no scaling.
+  std::string absent_rope = {};
   // original_max_position_embeddings of the file itself; 0: max_position_embeddings.
   int64_t original_positions = 0;
   // Set: layers with a window have a rotary embedding of their own, with this base, or that of a field.

@@ -203,9 +203,10 @@ Rope RopeReader::read(const JsonNode& rope, double theta) const {
 // rope_scaling next to rope_theta.
 Rope RopeReader::read_form(const char* name) {
   const double theta = read_positive(fields["rope_theta"], family.rope_theta, 1e18);
-  static const Json kNothing = Json::object();
   const JsonNode rope = fields[name];
-  return read(rope.is_null() ? JsonNode(kNothing, fields.origin()) : rope, theta);
+  if (!rope.is_null()) return read(rope, theta);
+  const Json absent = family.absent_rope.empty() ? Json::object() : Json::parse(family.absent_rope);
+  return read(JsonNode(absent, fields.origin()), theta);
 }
 
 // Transformers takes rope_scaling if it is not empty.

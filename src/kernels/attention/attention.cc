@@ -51,6 +51,12 @@ bool has_columns(int64_t column, int64_t heads, const AttentionShape& shape, int
   return 0 <= column && column + heads * shape.head_dim <= width;
 }
 
+void check_sinks(ConstTensorView sinks_H, const AttentionShape& shape, DType dtype) {
+  TESSERA_CHECK(sinks_H.empty() || (sinks_H.num_elements() == shape.num_heads && sinks_H.dtype() == dtype),
+                "sinks {} {} of {} heads", dtype_name(sinks_H.dtype()), sinks_H.shape().to_string(),
+                shape.num_heads);
+}
+
 void check_inputs(const AttentionInputs& inputs, const AttentionShape& shape, ConstTensorView o_THE) {
   const int64_t G = shape.num_key_value_heads, kv_width = inputs.kv_rows.dim(1);
   TESSERA_CHECK(shape.head_dim > 0 && G > 0 && shape.sliding_window >= 0 && shape.num_heads % G == 0,
@@ -65,6 +71,7 @@ void check_inputs(const AttentionInputs& inputs, const AttentionShape& shape, Co
                 "q {} from {}, kv {} from {} and {}, o {}", inputs.q_rows.shape().to_string(),
                 inputs.q_column, inputs.kv_rows.shape().to_string(), inputs.k_column, inputs.v_column,
                 o_THE.shape().to_string());
+  check_sinks(inputs.sinks_H, shape, inputs.q_rows.dtype());
   check_cu_seqlens(inputs.cu_queries, inputs.q_rows.dim(0));
   check_cu_seqlens(inputs.cu_keys, inputs.kv_rows.dim(0));
   TESSERA_CHECK(inputs.cu_queries.size() == inputs.cu_keys.size(), "{} sequences of queries, {} of keys",
@@ -124,6 +131,10 @@ void general_attention_backward(ConstTensorView do_THE, const AttentionInputs& i
   TESSERA_CHECK(is_like(gradients.dq_rows, inputs.q_rows) && is_like(gradients.dkv_rows, inputs.kv_rows),
                 "dq {}, dkv {}", gradients.dq_rows.shape().to_string(),
                 gradients.dkv_rows.shape().to_string());
+  TESSERA_CHECK(
+      gradients.dsinks_H.empty() || (gradients.dsinks_H.dtype() == DType::kF32 && !inputs.sinks_H.empty() &&
+                                     gradients.dsinks_H.num_elements() == shape.num_heads),
+      "dsinks {}", gradients.dsinks_H.shape().to_string());
   int64_t num_buckets = 0;
   if (!gradients.dtable_BH.empty()) {
     TESSERA_CHECK(inputs.bias != nullptr && gradients.dtable_BH.dtype() == DType::kF32 &&
@@ -169,9 +180,10 @@ void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTen
 }
 
 void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
-                      TensorView v_cache, int64_t cache_length, TensorView o_THE,
+                      TensorView v_cache, int64_t cache_length, ConstTensorView sinks_H, TensorView o_THE,
                       std::span<std::byte> scratch, ThreadPool& pool) {
   check_shape(shape, qkv_TQ, o_THE);
+  check_sinks(sinks_H, shape, qkv_TQ.dtype());
   TESSERA_CHECK(k_cache.shape() == v_cache.shape() && k_cache.shape().rank() == 2 &&
                     k_cache.dim(1) == shape.num_key_value_heads * shape.head_dim &&
                     k_cache.dtype() == qkv_TQ.dtype() && v_cache.dtype() == qkv_TQ.dtype(),
@@ -180,7 +192,8 @@ void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, Tenso
   TESSERA_CHECK(cache_length >= 0 && cache_length + qkv_TQ.dim(0) <= k_cache.dim(0),
                 "{} rows after {} in a cache of {}", qkv_TQ.dim(0), cache_length, k_cache.dim(0));
   check_scratch(scratch, shape, qkv_TQ.dim(0), pool);
-  attention_table().chosen().cached(qkv_TQ, shape, k_cache, v_cache, cache_length, o_THE, scratch, pool);
+  attention_table().chosen().cached(qkv_TQ, shape, k_cache, v_cache, cache_length, sinks_H, o_THE, scratch,
+                                    pool);
 }
 
 }  // namespace tessera

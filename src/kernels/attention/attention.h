@@ -15,10 +15,10 @@
 //
 // Error of a score: at most about E eps |scale| sum|q k|, and the output is a convex combination of v whose
 // weights have that relative error (eps = 2^-24); tests derive their bounds from this. The AMX implementation
-// (bf16 only; float32, soft caps and attention_cached use the vector one) also rounds p and ds to bf16 before
-// their products with v, do, q and k, a relative error of 2^-8 per weight, and its exp has one of 2^-18; the
-// sum of the weights, hence lse, uses unrounded ones. It supports any head size, padded with zeros to a
-// multiple of 32.
+// (bf16 only; float32, soft caps, sinks and attention_cached use the vector one) also rounds p and ds to bf16
+// before their products with v, do, q and k, a relative error of 2^-8 per weight, and its exp has one of
+// 2^-18; the sum of the weights, hence lse, uses unrounded ones. It supports any head size, padded with zeros
+// to a multiple of 32.
 #pragma once
 
 #include <cstddef>
@@ -56,6 +56,8 @@ int64_t general_attention_scratch_bytes(const AttentionShape& shape, int64_t max
 //   score_ts = cap(scale q_t . k_s) + bias_ts       dbias of a bucket = the sum of its ds
 // and with dropout, where m_ts is 1 / (1 - probability) if the pair is kept, otherwise 0:
 //   o_t = sum_s m_ts p_ts v_s    dv_s = sum_ht m_ts p_ts do_t    ds_ts = p_ts (m_ts do_t . v_s - delta_t)
+// With sinks, a logit of each head, which the softmax of every query counts like a key without a value:
+//   lse_t = log(exp(sink) + sum_s exp(score_ts))    dsink = -sum_t exp(sink - lse_t) delta_t
 // Carried out on vector units, whatever the implementation of attention().
 void general_attention(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,
                        TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool);
@@ -68,8 +70,9 @@ void general_attention_backward(ConstTensorView do_THE, const AttentionInputs& i
 
 // Generation, one sequence: copies k and v of the T new rows to rows [cache_length, cache_length + T) of the
 // caches [capacity, G E] (dtype of qkv), then lets new token i attend to cache rows up to cache_length + i.
+// sinks_H may be empty.
 void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
-                      TensorView v_cache, int64_t cache_length, TensorView o_THE,
+                      TensorView v_cache, int64_t cache_length, ConstTensorView sinks_H, TensorView o_THE,
                       std::span<std::byte> scratch, ThreadPool& pool);
 
 }  // namespace tessera

@@ -4,7 +4,7 @@ namespace tessera {
 namespace {
 
 // The vector implementation handles float32, soft caps, generation, whose few rows would leave tiles mostly
-// empty, and all attention that is not causal inside sequences.
+// empty, and all attention that is not causal inside sequences or has sinks.
 const AttentionKernels& vectors() {
   static const AttentionKernels kernels = attention_hwy().front().kernels;
   return kernels;
@@ -28,8 +28,9 @@ void backward_amx(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorVie
 }
 
 void cached_amx(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache, TensorView v_cache,
-                int64_t cache_length, TensorView o_THE, std::span<std::byte> scratch, ThreadPool& pool) {
-  vectors().cached(qkv_TQ, shape, k_cache, v_cache, cache_length, o_THE, scratch, pool);
+                int64_t cache_length, ConstTensorView sinks_H, TensorView o_THE, std::span<std::byte> scratch,
+                ThreadPool& pool) {
+  vectors().cached(qkv_TQ, shape, k_cache, v_cache, cache_length, sinks_H, o_THE, scratch, pool);
 }
 
 void general_forward_amx(const AttentionInputs& inputs, const AttentionShape& shape, TensorView o_THE,

@@ -29,6 +29,7 @@ struct BackwardRows {
   AttentionReach reach;
   int64_t T;
 
+  bool has_sinks() const { return !inputs.sinks_H.empty(); }
   int64_t q_stride() const { return inputs.q_rows.dim(1); }
   int64_t kv_stride() const { return inputs.kv_rows.dim(1); }
   int64_t o_stride() const { return shape.num_heads * shape.head_dim; }
@@ -64,7 +65,7 @@ inline void load_statistics(const float* from, int64_t count, float* values) {
 // The weight of a query's only key is 1 whatever the score: ds is 0, not the rounding error of dp - delta,
 // which an optimizer such as Adam would take for a gradient. That is the first query of a causal sequence, in
 // the corner of the block where both begin; every query of a sequence with one key, and every query where the
-// window is 1.
+// window is 1. A sink shares the weight, so that ds is not 0 then.
 inline void clear_lone_scores(const AttentionReach& reach, bool is_corner, int64_t num_keys, int64_t num_rows,
                               float* ds) {
   if (reach.ahead == 0 && is_corner) ds[0] = 0;
@@ -133,7 +134,8 @@ HWY_NOINLINE void query_task(const BackwardRows<A>& rows, const AttentionTask& t
         multiply_elements(block_dropout.factors, num_keys, n, ds);
       }
       score_gradients<Along::kColumns>(p, delta[i], num_keys, n, ds);
-      clear_lone_scores(reach, key == key_begin && query == key, task.other_end - key_begin, num_keys, ds);
+      if (!rows.has_sinks())
+        clear_lone_scores(reach, key == key_begin && query == key, task.other_end - key_begin, num_keys, ds);
       if (dbias != nullptr) add_bias_gradient(ds, num_keys, n, *bias, key - query, /*direction=*/-1, dbias);
       if (slopes != nullptr) multiply_elements(slopes, num_keys, n, ds);
       multiply<Update::kAdd>(as_columns(k_SE, E), ds, E, num_keys, n, dq_panel[i]);
@@ -212,7 +214,8 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
         multiply<Update::kAdd>(as_columns(do_TE, E), kept, E, num_queries, n, dv_panel[i]);
         score_gradients<Along::kRows>(p, delta, num_queries, n, ds);
         const bool is_corner = slices[i].begin == task.sequence_begin && query + shift == slices[i].begin;
-        clear_lone_scores(reach, is_corner, task.end - task.sequence_begin, num_queries, ds);
+        if (!rows.has_sinks())
+          clear_lone_scores(reach, is_corner, task.end - task.sequence_begin, num_queries, ds);
         if (slopes != nullptr) multiply_elements(slopes, num_queries, n, ds);
         multiply<Update::kAdd>(as_columns(q_TE, E), ds, E, num_queries, n, dk_panel[i]);
       }
@@ -270,6 +273,19 @@ void query_tasks(const BackwardRows<A>& rows, std::span<const AttentionTask> tas
   sum_bias_parts(parts, dtable_BH, update);
 }
 
+// dsinks_H = or += -sum over t of exp(sink - lse_t) delta_t, in the order of t.
+template <typename A>
+void sink_gradients(const BackwardRows<A>& rows, TensorView dsinks_H, Update update, ThreadPool& pool) {
+  pool.parallel_for(rows.shape.num_heads, [&](int64_t h) {
+    const float sink = to_float(rows.inputs.sinks_H.template as<A>()[h]);
+    double sum = 0;
+    for (int64_t t = h * rows.T; t < (h + 1) * rows.T; ++t)
+      sum += static_cast<double>(std::exp(sink - rows.lse_HT[t]) * rows.delta_HT[t]);
+    float& gradient = dsinks_H.as<float>()[h];
+    gradient = (update == Update::kAdd ? gradient : 0) - static_cast<float>(sum);
+  });
+}
+
 void general_backward_hwy(ConstTensorView do_THE, const AttentionInputs& inputs, ConstTensorView o_THE,
                           ConstTensorView lse_HT, const AttentionShape& shape,
                           const AttentionGradients& gradients, std::span<std::byte> scratch,
@@ -292,6 +308,7 @@ void general_backward_hwy(ConstTensorView do_THE, const AttentionInputs& inputs,
     pool.parallel_blocks(T, kDeltaBlock, [&](int64_t begin, int64_t end) {
       delta_rows(o, d_o, shape, T, begin, end, memory.delta_HT());
     });
+    if (!gradients.dsinks_H.empty()) sink_gradients(rows, gradients.dsinks_H, gradients.sinks_update, pool);
     query_tasks(rows, memory.make_tasks(inputs.cu_queries, inputs.cu_keys), memory, gradients.dtable_BH,
                 gradients.table_update, pool);
     // The first keys are seen by the most queries.

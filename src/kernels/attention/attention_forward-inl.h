@@ -33,7 +33,19 @@ struct ForwardRows {
   int64_t head = 0;
   const PositionBias* bias = nullptr;
   const Dropout* dropout = nullptr;
+  const A* sink = nullptr;  // of the head
+
+  // Where online softmax starts: at the sink, or at nothing with a finite maximum, so that subtracting it
+  // never gives NaN.
+  float first_max() const { return sink == nullptr ? std::numeric_limits<float>::lowest() : to_float(*sink); }
+  float first_sum() const { return sink == nullptr ? 0.0f : 1.0f; }
 };
+
+// The sink of head h, for ForwardRows.
+template <typename A>
+const A* sink_of(ConstTensorView sinks_H, int64_t h) {
+  return sinks_H.empty() ? nullptr : sinks_H.as<A>() + h;
+}
 
 // o and lse of query rows [begin, min(begin + kAttentionTaskRows, end)) over those of the key rows
 // [key_begin, key_limit) that they see.
@@ -52,9 +64,8 @@ HWY_NOINLINE void forward_task(const ForwardRows<A>& rows, int64_t begin, int64_
     pack_panel(rows.q + slices[i].begin * rows.q_stride, rows.q_stride, slices[i].count, E, rows.scale,
                q_panel[i]);
     std::fill_n(o_panel[i], E * kAttentionBlock, 0.0f);
-    // Finite, so that subtracting it never gives NaN.
-    std::fill_n(max[i], kAttentionBlock, std::numeric_limits<float>::lowest());
-    std::fill_n(sum[i], kAttentionBlock, 0.0f);
+    std::fill_n(max[i], kAttentionBlock, rows.first_max());
+    std::fill_n(sum[i], kAttentionBlock, rows.first_sum());
   }
   const AttentionSlice& last = slices[num_slices - 1];
   const int64_t key_end = std::min(key_limit, last.begin + last.count + rows.shift + rows.reach.ahead);
@@ -127,7 +138,8 @@ void general_forward_hwy(const AttentionInputs& inputs, const AttentionShape& sh
                                    .softcap = shape.softcap,
                                    .head = h,
                                    .bias = inputs.bias,
-                                   .dropout = inputs.dropout};
+                                   .dropout = inputs.dropout,
+                                   .sink = sink_of<A>(inputs.sinks_H, h)};
       forward_task(rows, task.begin, task.end, task.other_begin, task.other_end, memory.buffers());
     });
   });
@@ -148,7 +160,7 @@ HWY_NOINLINE void forward_row(const ForwardRows<A>& rows, int64_t t, const Atten
   float *const q = buffers.rows[0], *const o = buffers.rows[1], *const scores = buffers.scores[0];
   copy_rows(rows.q + t * rows.q_stride, rows.q_stride, 1, E, rows.scale, q);
   std::fill_n(o, E, 0.0f);
-  float max = std::numeric_limits<float>::lowest(), sum = 0;
+  float max = rows.first_max(), sum = rows.first_sum();
   constexpr int64_t kKeys = kAttentionBlock * kAttentionBlock;  // capacity of `scores`
   for (int64_t begin = std::max<int64_t>(0, key_end - rows.reach.before); begin < key_end; begin += kKeys) {
     const int64_t count = std::min(kKeys, key_end - begin);
@@ -191,7 +203,8 @@ HWY_NOINLINE void forward_row(const ForwardRows<A>& rows, int64_t t, const Atten
 constexpr int64_t kMinBlockTokens = 8;
 
 void cached_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache, TensorView v_cache,
-                int64_t cache_length, TensorView o_THE, std::span<std::byte> scratch, ThreadPool& pool) {
+                int64_t cache_length, ConstTensorView sinks_H, TensorView o_THE, std::span<std::byte> scratch,
+                ThreadPool& pool) {
   const int64_t E = shape.head_dim, H = shape.num_heads, G = shape.num_key_value_heads;
   const int64_t T = qkv_TQ.dim(0), Q = shape.qkv_width();
   const AttentionScratchLayout memory(scratch.data(), shape, T);
@@ -219,7 +232,8 @@ void cached_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView 
                                    .head_dim = E,
                                    .reach = AttentionReach::of(shape),
                                    .scale = shape.scale,
-                                   .softcap = shape.softcap};
+                                   .softcap = shape.softcap,
+                                   .sink = sink_of<A>(sinks_H, h)};
       if (T < kMinBlockTokens) {
         forward_row(rows, begin, memory.buffers());
       } else {

@@ -44,6 +44,8 @@ struct AttentionInputs {
   // What is dropped of the probabilities: element dropout_element(h, s) of query t's token, with s counted
   // from the first key of the sequence. Null: nothing.
   const Dropout* dropout = nullptr;
+  // A logit of each head that takes part in every softmax but has no value; empty: none.
+  ConstTensorView sinks_H = {};
 
   // Causal attention inside the sequences of fused rows.
   static AttentionInputs of_fused(ConstTensorView qkv_TQ, const AttentionShape& shape,
@@ -60,6 +62,8 @@ struct AttentionGradients {
   TensorView dkv_rows;
   TensorView dtable_BH;  // F32; empty: not wanted
   Update table_update = Update::kOverwrite;
+  TensorView dsinks_H = {};  // the same
+  Update sinks_update = Update::kOverwrite;
 };
 
 }  // namespace tessera

@@ -32,15 +32,15 @@ double cap_slope(const AttentionShape& shape, double product) {
 }
 
 // Attention of one query over keys [begin, end), whose key and value rows are `stride` elements apart;
-// weighted_E is temporary. Returns lse.
+// weighted_E is temporary; the sink is that of the head, -infinity without one. Returns lse.
 template <typename A>
 double attend(const A* q, const A* k, const A* v, int64_t stride, int64_t begin, int64_t end,
-              const AttentionShape& shape, A* o, double* weighted_E) {
+              const AttentionShape& shape, A* o, double* weighted_E, double sink = -HUGE_VAL) {
   const int64_t E = shape.head_dim;
   const auto score = [&](int64_t s) { return score_of(shape, dot(q, k + s * stride, E)); };
-  double max = -HUGE_VAL;
+  double max = sink;
   for (int64_t s = begin; s < end; ++s) max = std::max(max, score(s));
-  double sum = 0;
+  double sum = std::exp(sink - max);
   for (int64_t s = begin; s < end; ++s) sum += std::exp(score(s) - max);
   std::fill_n(weighted_E, E, 0.0);
   for (int64_t s = begin; s < end; ++s) {
@@ -157,7 +157,8 @@ void backward_ref(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorVie
 }
 
 void cached_ref(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache, TensorView v_cache,
-                int64_t cache_length, TensorView o_THE, std::span<std::byte> scratch, ThreadPool& pool) {
+                int64_t cache_length, ConstTensorView sinks_H, TensorView o_THE, std::span<std::byte> scratch,
+                ThreadPool& pool) {
   const int64_t E = shape.head_dim, H = shape.num_heads, G = shape.num_key_value_heads;
   const int64_t Q = shape.qkv_width();
   with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
@@ -170,7 +171,7 @@ void cached_ref(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView 
       const int64_t t = index / H, h = index % H, g = h / (H / G);
       attend(qkv + t * Q + h * E, k_cache.as<A>() + g * E, v_cache.as<A>() + g * E, G * E,
              first_key(shape, cache_length + t), cache_length + t + 1, shape, o_THE.as<A>() + (t * H + h) * E,
-             thread_sums(scratch, E));
+             thread_sums(scratch, E), sinks_H.empty() ? -HUGE_VAL : to_float(sinks_H.as<A>()[h]));
     });
   });
 }

@@ -352,7 +352,8 @@ TEST(AttentionCached, PiecesOfASequenceMatchTheWhole) {
         for (const int64_t piece : pieces) {
           const int64_t end = std::min(T, length + piece);
           implementation.kernels.cached(qkv.view().rows(length, end), c.shape, k_cache.view(), v_cache.view(),
-                                        length, o.view().rows(length, end), scratch.span(), pool);
+                                        length, /*sinks_H=*/{}, o.view().rows(length, end), scratch.span(),
+                                        pool);
           length = end;
         }
         ASSERT_EQ(length, T);
@@ -392,9 +393,13 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   uneven.num_key_value_heads = 3;
   EXPECT_THROW(run(uneven, {0, 3}, scratch.span()), Error);
   GuardedTensor cache(DType::kF32, {3, 4});
-  EXPECT_THROW(
-      attention_cached(qkv.view(), c.shape, cache.view(), cache.view(), 1, o.view(), scratch.span(), pool),
-      Error);
+  EXPECT_THROW(attention_cached(qkv.view(), c.shape, cache.view(), cache.view(), 1, /*sinks_H=*/{}, o.view(),
+                                scratch.span(), pool),
+               Error);
+  GuardedTensor cache_of_all(DType::kF32, {4, 4}), too_many(DType::kF32, {3});
+  EXPECT_THROW(attention_cached(qkv.view(), c.shape, cache_of_all.view(), cache_of_all.view(), 1,
+                                too_many.view(), o.view(), scratch.span(), pool),
+               Error);
 }
 
 }  // namespace

@@ -66,6 +66,9 @@ struct GeneralPairs {
     const int64_t bucket = inputs.bias->bucket(s - t - shift);
     return capped + to_float(inputs.bias->table_BH.template as<A>()[bucket * shape.num_heads + h]);
   }
+  double sink(int64_t h) const {
+    return inputs.sinks_H.empty() ? -HUGE_VAL : to_float(inputs.sinks_H.as<A>()[h]);
+  }
   // The derivative of the soft cap.
   double cap_slope(int64_t h, int64_t t, int64_t s) const {
     return shape.softcap == 0 ? 1 : 1 - tanh_of(h, t, s) * tanh_of(h, t, s);
@@ -91,8 +94,9 @@ void general_forward_ref(const AttentionInputs& inputs, const AttentionShape& sh
     pool.parallel_for(H, [&](int64_t h) {
       pairs.for_each_query([&](int64_t t, const auto& keys) {
         const auto [first, last, shift, key_begin] = keys;
-        double max = -HUGE_VAL, sum = 0;
+        double max = pairs.sink(h);
         for (int64_t s = first; s < last; ++s) max = std::max(max, pairs.score(h, t, s, shift));
+        double sum = std::exp(pairs.sink(h) - max);
         for (int64_t s = first; s < last; ++s) sum += std::exp(pairs.score(h, t, s, shift) - max);
         for (int64_t i = 0; i < E; ++i) {
           double value = 0;
@@ -119,6 +123,7 @@ void general_backward_ref(ConstTensorView do_THE, const AttentionInputs& inputs,
   std::vector<double> dq(index(T, H, 0)), dk(index(S, G, 0)), dv(index(S, G, 0));
   const int64_t table_elements = gradients.dtable_BH.empty() ? 0 : gradients.dtable_BH.num_elements();
   std::vector<double> dtable(static_cast<size_t>(table_elements));
+  std::vector<double> dsinks(static_cast<size_t>(gradients.dsinks_H.empty() ? 0 : H));
   with_activation_type(inputs.q_rows.dtype(), [&]<typename A>(A) {
     const GeneralPairs<A> pairs(inputs, shape);
     for (int64_t h = 0; h < H; ++h) {
@@ -127,10 +132,13 @@ void general_backward_ref(ConstTensorView do_THE, const AttentionInputs& inputs,
         const auto [first, last, shift, key_begin] = keys;
         const A* const d_o = do_THE.as<A>() + index(t, H, h);
         const double delta = pairs.dot(o_THE.as<A>() + index(t, H, h), d_o);
+        if (!dsinks.empty())
+          dsinks[static_cast<size_t>(h)] -= std::exp(pairs.sink(h) - lse_HT.as<float>()[h * T + t]) * delta;
         for (int64_t s = first; s < last; ++s) {
           const double p = std::exp(pairs.score(h, t, s, shift) - lse_HT.as<float>()[h * T + t]);
+          const bool is_lone = last - first == 1 && inputs.sinks_H.empty();
           const double m = pairs.factor(h, t, s, key_begin);
-          const double ds = last - first == 1 ? 0 : p * (m * pairs.dot(d_o, pairs.v(h, s)) - delta);
+          const double ds = is_lone ? 0 : p * (m * pairs.dot(d_o, pairs.v(h, s)) - delta);
           const double dproduct = ds * pairs.cap_slope(h, t, s);
           for (int64_t i = 0; i < E; ++i) {
             const auto at = static_cast<size_t>(i);
@@ -157,6 +165,10 @@ void general_backward_ref(ConstTensorView do_THE, const AttentionInputs& inputs,
   for (size_t i = 0; i < dtable.size(); ++i) {
     float& sum = gradients.dtable_BH.as<float>()[i];
     sum = static_cast<float>(dtable[i] + (gradients.table_update == Update::kAdd ? sum : 0));
+  }
+  for (size_t h = 0; h < dsinks.size(); ++h) {
+    float& sum = gradients.dsinks_H.as<float>()[h];
+    sum = static_cast<float>(dsinks[h] + (gradients.sinks_update == Update::kAdd ? sum : 0));
   }
 }
 

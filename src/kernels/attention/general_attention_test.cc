@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <utility>
 
 #include "kernels/attention/attention_impl.h"
 #include "support/kernel_test_util.h"
@@ -16,13 +18,14 @@ struct GeneralCase {
   bool causal = false;
   int64_t num_buckets = 0;  // of a position bias
   float dropout = 0;
+  bool has_sinks = false;
 
   bool is_fused() const { return keys.empty(); }
   std::string describe() const {
-    return fmt::format("H {} G {} E {} window {} queries {} keys {} causal {} buckets {} dropout {}",
+    return fmt::format("H {} G {} E {} window {} queries {} keys {} causal {} buckets {} dropout {} sinks {}",
                        shape.num_heads, shape.num_key_value_heads, shape.head_dim, shape.sliding_window,
                        testing::PrintToString(queries), testing::PrintToString(keys), causal, num_buckets,
-                       dropout);
+                       dropout, has_sinks);
   }
 };
 
@@ -42,11 +45,13 @@ class GeneralRun {
         q_(dtype, {cu_queries_.back(), c.is_fused() ? c.shape.qkv_width() : q_width()}),
         kv_(dtype, {cu_keys_.back(), 2 * kv_width()}),
         table_(dtype, {std::max<int64_t>(1, c.num_buckets), c.shape.num_heads}),
+        sinks_(dtype, {c.shape.num_heads}),
         d_o_(dtype, {cu_queries_.back(), q_width()}) {
     q_.fill_normal(1);
     kv_.fill_normal(2);
     table_.fill_normal(3);
     d_o_.fill_normal(4);
+    sinks_.fill_normal(5, 2);
     // Distances from -zero to zero; those beyond have the buckets of the ends.
     const int64_t zero = 2 * c.num_buckets;
     for (int64_t i = 0; i <= 2 * zero; ++i)
@@ -60,6 +65,7 @@ class GeneralRun {
   GuardedTensor& q() { return q_; }
   GuardedTensor& kv() { return c_.is_fused() ? q_ : kv_; }
   GuardedTensor& table() { return table_; }
+  GuardedTensor& sinks() { return sinks_; }
   const GuardedTensor& d_o() const { return d_o_; }
 
   AttentionInputs inputs() {
@@ -73,22 +79,22 @@ class GeneralRun {
                               .causal = c_.causal};
     if (c_.num_buckets > 0) inputs.bias = &bias_;
     if (c_.dropout > 0) inputs.dropout = &dropout_;
+    if (c_.has_sinks) inputs.sinks_H = sinks_.view();
     return inputs;
   }
 
   struct Result {
-    GuardedTensor o, lse, dq, dkv, dtable;
+    GuardedTensor o, lse, dq, dkv, dtable, dsinks;
   };
   // Forward, then backward from its results or from those of another run.
   Result run(const AttentionKernels& kernels, ThreadPool& pool, Update update = Update::kOverwrite,
              const Result* forward = nullptr) {
     const int64_t T = cu_queries_.back(), S = cu_keys_.back();
-    Result result = {{q_.dtype(), {T, q_width()}},
-                     {DType::kF32, {c_.shape.num_heads, T}},
-                     {q_.dtype(), q_.shape()},
-                     {q_.dtype(), kv_.shape()},
-                     {DType::kF32, table_.shape()}};
+    Result result = {{q_.dtype(), {T, q_width()}},  {DType::kF32, {c_.shape.num_heads, T}},
+                     {q_.dtype(), q_.shape()},      {q_.dtype(), kv_.shape()},
+                     {DType::kF32, table_.shape()}, {DType::kF32, sinks_.shape()}};
     if (update == Update::kAdd) result.dtable.fill(0.5f);
+    if (update == Update::kAdd) result.dsinks.fill(0.25f);
     const TestScratch scratch(
         general_attention_scratch_bytes(c_.shape, std::max(T, S), c_.num_buckets, pool));
     kernels.general_forward(inputs(), c_.shape, result.o.view(), result.lse.view(), scratch.span(), pool);
@@ -98,7 +104,9 @@ class GeneralRun {
                              {.dq_rows = result.dq.view(),
                               .dkv_rows = c_.is_fused() ? result.dq.view() : result.dkv.view(),
                               .dtable_BH = c_.num_buckets > 0 ? result.dtable.view() : TensorView(),
-                              .table_update = update},
+                              .table_update = update,
+                              .dsinks_H = c_.has_sinks ? result.dsinks.view() : TensorView(),
+                              .sinks_update = update},
                              scratch.span(), pool);
     return result;
   }
@@ -109,7 +117,7 @@ class GeneralRun {
 
   GeneralCase c_;
   std::vector<int32_t> cu_queries_, cu_keys_, buckets_;
-  GuardedTensor q_, kv_, table_, d_o_;
+  GuardedTensor q_, kv_, table_, sinks_, d_o_;
   PositionBias bias_;
   std::vector<uint64_t> tokens_;
   Dropout dropout_;
@@ -140,7 +148,9 @@ TEST(GeneralAttentionReference, GradientsAgreeWithDifferences) {
         GeneralCase{{2, 1, 3, 0, 0.7f, 1.5f}, {2, 3}, {4, 1}},
         GeneralCase{shape_of(2, 1, 3), {2, 3}, {4, 1}, false, 0, 0.4f},
         GeneralCase{shape_of(2, 2, 2), {5, 2}, {}, false, 3, 0.3f},
-        GeneralCase{{2, 1, 3, 0, 0.7f, 1.5f}, {4, 3}, {}, true, 0, 0.4f}}) {
+        GeneralCase{{2, 1, 3, 0, 0.7f, 1.5f}, {4, 3}, {}, true, 0, 0.4f},
+        GeneralCase{shape_of(2, 1, 3, 2), {4, 1}, {}, true, 0, 0, true},
+        GeneralCase{{2, 2, 2, 0, 0.7f, 1.5f}, {3}, {}, false, 3, 0, true}}) {
     GeneralRun run(c, DType::kF32);
     const GeneralRun::Result result = run.run(reference(), pool);
     const auto check = [&](GuardedTensor& at, const GuardedTensor& gradient) {
@@ -158,6 +168,7 @@ TEST(GeneralAttentionReference, GradientsAgreeWithDifferences) {
     check(run.q(), result.dq);
     if (!c.is_fused()) check(run.kv(), result.dkv);
     if (c.num_buckets > 0) check(run.table(), result.dtable);
+    if (c.has_sinks) check(run.sinks(), result.dsinks);
   }
 }
 
@@ -191,6 +202,9 @@ std::vector<GeneralCase> drawn_general_cases() {
       {shape_of(4, 2, 16, 65), {260, 1, 30}, {}, true, 0, 0.5f},
       {shape_of(2, 1, 33), {64, 65, 1}, {129, 1, 200}, false, 0, 0.1f},
       {{2, 1, 16, 0, 0.25f, 1.5f}, {150, 20}, {}, true, 0, 0.3f},
+      {shape_of(4, 2, 16), {300, 1, 7}, {}, true, 0, 0, true},
+      {shape_of(2, 1, 24, 65), {130, 30}, {}, true, 0, 0, true},
+      {shape_of(2, 2, 8, 1), {70}, {}, true, 0, 0, true},
   };
   const CounterRng rng(11, 0);
   uint64_t drawn = 0;
@@ -209,6 +223,7 @@ std::vector<GeneralCase> drawn_general_cases() {
     c.causal = !is_cross && draw(0, 1) == 1;
     if (!is_cross && draw(0, 1) == 1) c.num_buckets = draw(1, 40);
     if (draw(0, 1) == 1) c.dropout = 0.1f;
+    c.has_sinks = draw(0, 1) == 1;
     cases.push_back(c);
   }
   return cases;
@@ -242,6 +257,7 @@ TEST(GeneralAttention, MatchesTheReferenceInEveryImplementation) {
         expect_like(found.dq, expected.dq, context + " dq");
         if (!c.is_fused()) expect_like(found.dkv, expected.dkv, context + " dkv");
         if (c.num_buckets > 0) expect_like(found.dtable, expected.dtable, context + " dtable");
+        if (c.has_sinks) expect_like(found.dsinks, expected.dsinks, context + " dsinks");
       }
     }
   }
@@ -250,13 +266,14 @@ TEST(GeneralAttention, MatchesTheReferenceInEveryImplementation) {
 TEST(GeneralAttention, DoesNotDependOnTheNumberOfThreads) {
   for (const GeneralCase& c : {GeneralCase{shape_of(2, 1, 20), {150, 3}, {70, 300}},
                                GeneralCase{shape_of(3, 3, 16), {400, 9, 130}, {}, false, 12},
-                               GeneralCase{shape_of(2, 2, 16), {150, 30}, {}, false, 12, 0.1f}}) {
+                               GeneralCase{shape_of(2, 2, 16), {150, 30}, {}, false, 12, 0.1f},
+                               GeneralCase{shape_of(2, 1, 16), {400, 9, 130}, {}, true, 0, 0, true}}) {
     for (const auto& implementation : attention_table().usable()) {
       expect_thread_independent(
           [&](ThreadPool& pool) {
             GeneralRun::Result result = GeneralRun(c, DType::kF32).run(implementation.kernels, pool);
             std::vector<GuardedTensor> out = {result.o, result.lse, result.dq};
-            out.push_back(c.is_fused() ? result.dtable : result.dkv);
+            out.push_back(c.has_sinks ? result.dsinks : c.is_fused() ? result.dtable : result.dkv);
             return out;
           },
           fmt::format("{} {}", describe(implementation), c.describe()));
@@ -295,6 +312,42 @@ TEST(GeneralAttention, DropsTheExpectedShareOfTheWeights) {
     const double n = 4 * 300, variance = 0.25 / 300;
     EXPECT_NEAR(sum / n, 1, 5 * std::sqrt(variance / n)) << describe(implementation);
     EXPECT_NEAR(squares / n, variance, 5 * variance * std::sqrt(2 / n)) << describe(implementation);
+  }
+}
+
+// One query and one key of equal logits: half of the weight is the sink's.
+TEST(GeneralAttention, ASinkTakesItsShareOfTheWeight) {
+  ThreadPool pool(1);
+  const GeneralCase c = {shape_of(2, 2, 16), {1}, {}, true, 0, 0, true};
+  for (const auto& implementation : attention_table().usable()) {
+    GeneralRun run(c, DType::kF32);
+    for (int64_t i = 0; i < 32; ++i) run.q().set(i, 0);
+    run.sinks().set(0, 0);
+    run.sinks().set(1, -1000);
+    const GeneralRun::Result result = run.run(implementation.kernels, pool);
+    for (int64_t i = 0; i < 32; ++i)
+      EXPECT_NEAR(result.o[i], (i < 16 ? 0.5 : 1) * run.q()[64 + i], 1e-6) << describe(implementation);
+    EXPECT_NEAR(result.lse[0], std::log(2.0), 1e-6) << describe(implementation);
+    EXPECT_EQ(result.dsinks[1], 0) << describe(implementation);
+  }
+}
+
+// Generation from a cache sees what a whole row sees.
+TEST(GeneralAttention, CachedTokensHaveSinksToo) {
+  ThreadPool pool(2);
+  const GeneralCase c = {shape_of(4, 2, 20, 30), {75}, {}, true, 0, 0, true};
+  for (const DType dtype : kActivationTypes) {
+    GeneralRun run(c, dtype);
+    const GuardedTensor expected = run.run(reference(), pool).o;
+    for (const auto& implementation : attention_table().usable()) {
+      GuardedTensor o(dtype, {75, 80}), k(dtype, {75, 40}), v(dtype, {75, 40});
+      const TestScratch scratch(attention_scratch_bytes(c.shape, 75, pool));
+      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 40}, {40, 41}, {41, 44}, {44, 75}}) {
+        implementation.kernels.cached(run.q().view().rows(begin, end), c.shape, k.view(), v.view(), begin,
+                                      run.sinks().view(), o.view().rows(begin, end), scratch.span(), pool);
+      }
+      expect_like(o, expected, fmt::format("{} {}", describe(implementation), dtype_name(dtype)));
+    }
   }
 }
 

@@ -8,6 +8,10 @@
 
 namespace tessera {
 
+// The weights of a token's choices: their probabilities, these divided by their sum, or the softmax of the
+// chosen logits alone, which are the same numbers, but choices and gradients do not depend on other logits.
+enum class ExpertWeights { kProbabilities, kNormalized, kSoftmaxOfChosen };
+
 struct ExpertRows {
   int64_t top_k = 0;             // k, choices of a token
   std::vector<int32_t> experts;  // [T, k] expert of each choice

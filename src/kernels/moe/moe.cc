@@ -80,7 +80,7 @@ const DispatchTable<MoeKernels>& moe_table() {
   return table;
 }
 
-void route(TensorView p_TE, bool normalize, TensorView w_TK, ExpertRows& rows, RouterLoad* load,
+void route(TensorView p_TE, ExpertWeights form, TensorView w_TK, ExpertRows& rows, RouterLoad* load,
            ThreadPool& pool) {
   check_routing(p_TE, rows, w_TK);
   const int64_t E = rows.num_experts(), K = rows.top_k;
@@ -89,21 +89,26 @@ void route(TensorView p_TE, bool normalize, TensorView w_TK, ExpertRows& rows, R
       const std::span<float> p(p_TE.as<float>() + t * E, static_cast<size_t>(E));
       const std::span<float> w(w_TK.as<float>() + t * K, static_cast<size_t>(K));
       const std::span<int32_t> chosen(rows.experts.data() + t * K, static_cast<size_t>(K));
-      softmax_in_place(p);
+      if (form != ExpertWeights::kSoftmaxOfChosen) softmax_in_place(p);
       choose_top(p, chosen);
       float sum = 0;
       for (size_t j = 0; j < w.size(); ++j) {
         w[j] = p[static_cast<size_t>(chosen[j])];
         sum += w[j];
       }
-      for (float& weight : w) weight = normalize ? weight / sum : weight;
+      if (form == ExpertWeights::kSoftmaxOfChosen) {
+        softmax_in_place(w);
+        softmax_in_place(p);
+      } else if (form == ExpertWeights::kNormalized) {
+        for (float& weight : w) weight /= sum;
+      }
     }
   });
   rows.group();
   if (load != nullptr) add_load(p_TE, rows, *load);
 }
 
-void route_backward(ConstTensorView p_TE, const ExpertRows& rows, bool normalize, ConstTensorView w_TK,
+void route_backward(ConstTensorView p_TE, const ExpertRows& rows, ExpertWeights form, ConstTensorView w_TK,
                     ConstTensorView dw_TK, std::span<const float> balance_E, TensorView dl_TE,
                     ThreadPool& pool) {
   check_routing(p_TE, rows, w_TK);
@@ -126,14 +131,21 @@ void route_backward(ConstTensorView p_TE, const ExpertRows& rows, bool normalize
         for (int64_t e = 0; e < E; ++e) {
           dp[static_cast<size_t>(e)] = balance_E.empty() ? 0 : balance_E[static_cast<size_t>(e)];
         }
-        for (int64_t j = 0; j < K; ++j) {
-          dp[static_cast<size_t>(chosen[j])] += normalize ? (dw[j] - mean_dw) / sum_p : dw[j];
+        const bool of_chosen = form == ExpertWeights::kSoftmaxOfChosen;
+        for (int64_t j = 0; j < K && !of_chosen; ++j) {
+          dp[static_cast<size_t>(chosen[j])] +=
+              form == ExpertWeights::kNormalized ? (dw[j] - mean_dw) / sum_p : dw[j];
         }
         float mean_dp = 0;
         for (int64_t e = 0; e < E; ++e) mean_dp += p[e] * dp[static_cast<size_t>(e)];
         for (int64_t e = 0; e < E; ++e) {
-          dl_TE.as<A>()[t * E + e] = from_float<A>(p[e] * (dp[static_cast<size_t>(e)] - mean_dp));
+          float& dl = dp[static_cast<size_t>(e)];
+          dl = p[e] * (dl - mean_dp);
         }
+        for (int64_t j = 0; j < K && of_chosen; ++j) {
+          dp[static_cast<size_t>(chosen[j])] += w[j] * (dw[j] - mean_dw);
+        }
+        for (int64_t e = 0; e < E; ++e) dl_TE.as<A>()[t * E + e] = from_float<A>(dp[static_cast<size_t>(e)]);
       }
     });
   });
@@ -175,6 +187,38 @@ void weigh_expert_rows(const ExpertRows& rows, ConstTensorView w_TK, TensorView 
                 "rows {} {} and {} {}, weights {}", dtype_name(a_RF.dtype()), a_RF.shape().to_string(),
                 dtype_name(b_RF.dtype()), b_RF.shape().to_string(), w_TK.shape().to_string());
   moe_table().chosen().weigh(rows, w_TK, a_RF, b_RF, dw_TK, pool);
+}
+
+namespace {
+
+void check_bias(ConstTensorView b_EN, ConstTensorView of_rows, const ExpertRows& rows) {
+  check_rows(of_rows, rows);
+  TESSERA_CHECK(b_EN.shape() == (Shape{rows.num_experts(), of_rows.dim(1)}),
+                "biases {} of {} experts, rows {}", b_EN.shape().to_string(), rows.num_experts(),
+                of_rows.shape().to_string());
+}
+
+}  // namespace
+
+void add_expert_bias(const ExpertRows& rows, ConstTensorView b_EN, TensorView y_RN, ThreadPool& pool) {
+  check_bias(b_EN, y_RN, rows);
+  TESSERA_CHECK(b_EN.dtype() == y_RN.dtype(), "biases {}, rows {}", dtype_name(b_EN.dtype()),
+                dtype_name(y_RN.dtype()));
+  moe_table().chosen().add_bias(rows, b_EN, y_RN, pool);
+}
+
+void expert_bias_backward(const ExpertRows& rows, ConstTensorView g_RN, ConstTensorView w_TK,
+                          ConstTensorView b_EN, TensorView dw_TK, TensorView db_EN, Update update,
+                          ThreadPool& pool) {
+  check_bias(b_EN, g_RN, rows);
+  if (!db_EN.empty()) check_bias(db_EN, g_RN, rows);
+  TESSERA_CHECK((w_TK.empty() || w_TK.num_elements() == rows.num_rows()) &&
+                    (dw_TK.empty() || dw_TK.num_elements() == rows.num_rows()) &&
+                    (db_EN.empty() || db_EN.dtype() == DType::kF32) && b_EN.dtype() == g_RN.dtype(),
+                "{} rows {}, weights {} and {}, biases {}, their gradient {}", rows.num_rows(),
+                dtype_name(g_RN.dtype()), w_TK.shape().to_string(), dw_TK.shape().to_string(),
+                dtype_name(b_EN.dtype()), dtype_name(db_EN.dtype()));
+  moe_table().chosen().bias_backward(rows, g_RN, w_TK, b_EN, dw_TK, db_EN, update, pool);
 }
 
 }  // namespace tessera

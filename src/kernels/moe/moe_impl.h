@@ -11,6 +11,8 @@ namespace tessera {
 struct MoeKernels {
   decltype(&tessera::combine_expert_rows) combine;
   decltype(&tessera::weigh_expert_rows) weigh;
+  decltype(&tessera::add_expert_bias) add_bias;
+  decltype(&tessera::expert_bias_backward) bias_backward;
 };
 
 std::vector<Implementation<MoeKernels>> moe_ref();

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/activation_type.h"
 #include "kernels/moe/moe_impl.h"
 
@@ -42,10 +44,56 @@ void weigh_ref(const ExpertRows& rows, ConstTensorView w_TK, TensorView a_RF, Te
   });
 }
 
+// Calls body(row, expert) in the order of the rows.
+template <typename Body>
+void for_each_expert_row(const ExpertRows& rows, const Body& body) {
+  for (int64_t e = 0; e < rows.num_experts(); ++e) {
+    for (int64_t r = rows.begin(e); r < rows.end(e); ++r) body(r, e);
+  }
+}
+
+void add_bias_ref(const ExpertRows& rows, ConstTensorView b_EN, TensorView y_RN, ThreadPool& /*pool*/) {
+  const int64_t N = y_RN.dim(1);
+  with_activation_type(y_RN.dtype(), [&]<typename A>(A) {
+    for_each_expert_row(rows, [&](int64_t r, int64_t e) {
+      for (int64_t n = 0; n < N; ++n) {
+        A& y = y_RN.as<A>()[r * N + n];
+        y = from_float<A>(to_float(y) + to_float(b_EN.as<A>()[e * N + n]));
+      }
+    });
+  });
+}
+
+void bias_backward_ref(const ExpertRows& rows, ConstTensorView g_RN, ConstTensorView w_TK,
+                       ConstTensorView b_EN, TensorView dw_TK, TensorView db_EN, Update update,
+                       ThreadPool& /*pool*/) {
+  const int64_t N = g_RN.dim(1);
+  if (!db_EN.empty() && update == Update::kOverwrite)
+    std::fill_n(db_EN.as<float>(), db_EN.num_elements(), 0.0f);
+  with_activation_type(g_RN.dtype(), [&]<typename A>(A) {
+    for_each_expert_row(rows, [&](int64_t r, int64_t e) {
+      const int32_t choice = rows.choices[static_cast<size_t>(r)];
+      const float w = w_TK.empty() ? 1 : w_TK.as<float>()[choice];
+      float product = 0;
+      for (int64_t n = 0; n < N; ++n) {
+        const float g = to_float(g_RN.as<A>()[r * N + n]);
+        product += g * to_float(b_EN.as<A>()[e * N + n]);
+        if (!db_EN.empty()) db_EN.as<float>()[e * N + n] += w * g;
+      }
+      if (!dw_TK.empty()) dw_TK.as<float>()[choice] += product;
+    });
+  });
+}
+
 }  // namespace
 
 std::vector<Implementation<MoeKernels>> moe_ref() {
-  return {{"ref", Isa::kRef, {.combine = combine_ref, .weigh = weigh_ref}}};
+  return {{"ref",
+           Isa::kRef,
+           {.combine = combine_ref,
+            .weigh = weigh_ref,
+            .add_bias = add_bias_ref,
+            .bias_backward = bias_backward_ref}}};
 }
 
 }  // namespace tessera

@@ -55,7 +55,7 @@ TEST(Route, BreaksTiesAsTorchDoes) {
     p.fill(0.5f);
     ExpertRows rows;
     rows.resize(1, top_k, num_experts);
-    route(p.view(), /*normalize=*/true, w.view(), rows, nullptr, pool);
+    route(p.view(), ExpertWeights::kNormalized, w.view(), rows, nullptr, pool);
     return rows.experts;
   };
   EXPECT_EQ(choices(8, 2), (std::vector<int32_t>{6, 5}));
@@ -65,14 +65,17 @@ TEST(Route, BreaksTiesAsTorchDoes) {
 
 struct Router {
   int64_t num_tokens, num_experts, top_k;
-  bool normalize;
+  ExpertWeights form;
 };
-constexpr Router kRouters[] = {{5, 4, 1, false}, {7, 4, 1, true},    {33, 8, 2, true},
-                               {9, 8, 3, false}, {70, 128, 8, true}, {3, 5, 5, true}};
+constexpr ExpertWeights kPlain = ExpertWeights::kProbabilities, kNormal = ExpertWeights::kNormalized,
+                        kChosen = ExpertWeights::kSoftmaxOfChosen;
+constexpr Router kRouters[] = {{5, 4, 1, kPlain},     {7, 4, 1, kNormal}, {33, 8, 2, kNormal},
+                               {9, 8, 3, kPlain},     {3, 5, 5, kNormal}, {70, 128, 8, kNormal},
+                               {70, 128, 4, kChosen}, {9, 4, 2, kChosen}, {5, 4, 1, kChosen}};
 
 std::string to_string(const Router& router) {
-  return fmt::format("{} tokens, {} of {} experts, normalize {}", router.num_tokens, router.top_k,
-                     router.num_experts, router.normalize);
+  return fmt::format("{} tokens, {} of {} experts, weights of kind {}", router.num_tokens, router.top_k,
+                     router.num_experts, static_cast<int>(router.form));
 }
 
 // Probabilities of a row, and the weights of these choices.
@@ -85,10 +88,10 @@ std::vector<double> softmax(const std::vector<double>& logits) {
   return p;
 }
 std::vector<double> weights_of(const std::vector<double>& p, std::span<const int32_t> chosen,
-                               bool normalize) {
+                               ExpertWeights form) {
   std::vector<double> w;
   for (const int32_t e : chosen) w.push_back(p[static_cast<size_t>(e)]);
-  const double sum = normalize ? std::accumulate(w.begin(), w.end(), 0.0) : 1;
+  const double sum = form != kPlain ? std::accumulate(w.begin(), w.end(), 0.0) : 1;
   for (double& value : w) value /= sum;
   return w;
 }
@@ -96,7 +99,7 @@ std::vector<double> weights_of(const std::vector<double>& p, std::span<const int
 TEST(Route, ChoosesTheMostProbableExperts) {
   ThreadPool pool(2);
   for (const Router& router : kRouters) {
-    const auto [T, E, K, normalize] = router;
+    const auto [T, E, K, form] = router;
     GuardedTensor p(DType::kF32, {T, E}), w(DType::kF32, {T, K});
     p.fill_normal(static_cast<uint64_t>(E), 2);
     const std::vector<double> logits = p.values();
@@ -104,7 +107,7 @@ TEST(Route, ChoosesTheMostProbableExperts) {
     rows.resize(T, K, E);
     RouterLoad load;
     load.reset(E);
-    route(p.view(), normalize, w.view(), rows, &load, pool);
+    route(p.view(), form, w.view(), rows, &load, pool);
     EXPECT_TRUE(p.guards_intact() && w.guards_intact()) << to_string(router);
     std::vector<double> sums(static_cast<size_t>(E));
     for (int64_t t = 0; t < T; ++t) {
@@ -112,7 +115,7 @@ TEST(Route, ChoosesTheMostProbableExperts) {
       const std::span<const int32_t> chosen(rows.experts.data() + t * K, static_cast<size_t>(K));
       std::vector<double> sorted = expected;
       std::ranges::sort(sorted, std::greater());
-      const std::vector<double> expected_w = weights_of(expected, chosen, normalize);
+      const std::vector<double> expected_w = weights_of(expected, chosen, form);
       for (int64_t e = 0; e < E; ++e) {
         sums[static_cast<size_t>(e)] += expected[static_cast<size_t>(e)];
         EXPECT_NEAR(p[t * E + e], expected[static_cast<size_t>(e)], 1e-6) << to_string(router);
@@ -137,7 +140,7 @@ TEST(RouteBackward, AgreesWithDifferences) {
   ThreadPool pool(2);
   for (const Router& router : kRouters) {
     const int64_t T = router.num_tokens, E = router.num_experts, K = router.top_k;
-    const bool normalize = router.normalize;
+    const ExpertWeights form = router.form;
     GuardedTensor p(DType::kF32, {T, E}), w(DType::kF32, {T, K}), dw(DType::kF32, {T, K});
     GuardedTensor dl(DType::kF32, {T, E});
     p.fill_normal(static_cast<uint64_t>(E) + 7);
@@ -147,16 +150,16 @@ TEST(RouteBackward, AgreesWithDifferences) {
     rows.resize(T, K, E);
     RouterLoad load;
     load.reset(E);
-    route(p.view(), normalize, w.view(), rows, &load, pool);
+    route(p.view(), form, w.view(), rows, &load, pool);
     const double coefficient = 0.7;
     std::vector<float> balance(static_cast<size_t>(E));
     load.balance_gradient(coefficient, balance);
-    route_backward(p.view(), rows, normalize, w.view(), dw.view(), balance, dl.view(), pool);
+    route_backward(p.view(), rows, form, w.view(), dw.view(), balance, dl.view(), pool);
     EXPECT_TRUE(dl.guards_intact());
     const auto loss_of_token = [&](int64_t t, const std::vector<double>& row) {
       const std::vector<double> probabilities = softmax(row);
       const std::span<const int32_t> chosen(rows.experts.data() + t * K, static_cast<size_t>(K));
-      const std::vector<double> weights = weights_of(probabilities, chosen, normalize);
+      const std::vector<double> weights = weights_of(probabilities, chosen, form);
       double loss = 0;
       for (int64_t j = 0; j < K; ++j) loss += dw[t * K + j] * weights[static_cast<size_t>(j)];
       for (int64_t e = 0; e < E; ++e) {
@@ -274,6 +277,90 @@ TEST(WeighExpertRows, MultipliesAndScalesInEveryImplementation) {
   }
 }
 
+TEST(ExpertBias, IsAddedToTheRowsOfItsExpertInEveryImplementation) {
+  ThreadPool pool(2);
+  for (const auto& implementation : moe_table().usable()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const int64_t N : kWidths) {
+        // Some experts without rows.
+        const ExpertRows rows = random_rows(3, 2, 9, static_cast<uint64_t>(N));
+        GuardedTensor b(dtype, {9, N}), y(dtype, {6, N});
+        b.fill_normal(1);
+        y.fill_normal(2);
+        std::vector<Expected> expected;
+        for (int64_t i = 0; i < 6 * N; ++i) {
+          const int64_t e = rows.experts[static_cast<size_t>(rows.choices[static_cast<size_t>(i / N)])];
+          expected.push_back({y[i] + b[e * N + i % N], 0});
+        }
+        implementation.kernels.add_bias(rows, b.view(), y.view(), pool);
+        expect_within(y, expected, fmt::format("{} {} N {}", describe(implementation), dtype_name(dtype), N));
+      }
+    }
+  }
+}
+
+TEST(ExpertBias, GradientsAreTheFormulasInEveryImplementation) {
+  ThreadPool pool(2);
+  for (const auto& implementation : moe_table().usable()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const int64_t N : {int64_t{1}, int64_t{17}, int64_t{64}, int64_t{1100}}) {
+        for (const bool is_weighted : {true, false}) {
+          for (const Update update : {Update::kOverwrite, Update::kAdd}) {
+            const ExpertRows rows = random_rows(21, 2, 30, static_cast<uint64_t>(N));
+            GuardedTensor g(dtype, {42, N}), b(dtype, {30, N}), w(DType::kF32, {21, 2});
+            GuardedTensor dw(DType::kF32, {21, 2}), db(DType::kF32, {30, N});
+            g.fill_normal(1);
+            b.fill_normal(2);
+            w.fill_normal(3);
+            dw.fill_normal(4);
+            if (update == Update::kAdd) db.fill_normal(5);
+            std::vector<Expected> expected_db, expected_dw;
+            for (int64_t i = 0; i < 30 * N; ++i) {
+              const int64_t e = i / N, first = rows.begin(e);
+              expected_db.push_back(
+                  expected_sum(rows.end(e) - first, update == Update::kAdd ? db[i] : 0, [&](int64_t r) {
+                    const double weight = is_weighted ? w[rows.choices[static_cast<size_t>(first + r)]] : 1;
+                    return weight * g[(first + r) * N + i % N];
+                  }));
+            }
+            for (int64_t choice = 0; choice < 42; ++choice) {
+              const int64_t r = rows.rows[static_cast<size_t>(choice)];
+              const int64_t e = rows.experts[static_cast<size_t>(choice)];
+              expected_dw.push_back(
+                  expected_sum(N, dw[choice], [&](int64_t n) { return g[r * N + n] * b[e * N + n]; }));
+            }
+            implementation.kernels.bias_backward(rows, g.view(), is_weighted ? w.view() : TensorView(),
+                                                 b.view(), dw.view(), db.view(), update, pool);
+            const std::string context =
+                fmt::format("{} {} N {}", describe(implementation), dtype_name(dtype), N);
+            expect_within(db, expected_db, context);
+            expect_within(dw, expected_dw, context);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The logits of other experts have no part in the weights of the chosen, so that they have no gradient at
+// all.
+TEST(RouteBackward, LogitsOutsideTheSoftmaxOfTheChosenHaveNoGradient) {
+  ThreadPool pool(1);
+  GuardedTensor p(DType::kF32, {40, 6}), w(DType::kF32, {40, 2}), dw(DType::kF32, {40, 2});
+  GuardedTensor dl(DType::kF32, {40, 6});
+  p.fill_normal(1);
+  dw.fill_normal(2);
+  ExpertRows rows;
+  rows.resize(40, 2, 6);
+  route(p.view(), kChosen, w.view(), rows, nullptr, pool);
+  route_backward(p.view(), rows, kChosen, w.view(), dw.view(), {}, dl.view(), pool);
+  for (int64_t i = 0; i < 40 * 6; ++i) {
+    const int32_t* chosen = rows.experts.data() + i / 6 * 2;
+    const bool is_chosen = chosen[0] == i % 6 || chosen[1] == i % 6;
+    EXPECT_EQ(dl[i] != 0, is_chosen) << "token " << i / 6 << " expert " << i % 6;
+  }
+}
+
 TEST(Moe, DoesNotDependOnTheNumberOfThreads) {
   const ExpertRows rows = random_rows(500, 2, 7, 5);
   for (const auto& implementation : moe_table().usable()) {
@@ -290,6 +377,12 @@ TEST(Moe, DoesNotDependOnTheNumberOfThreads) {
                                          pool);
           implementation.kernels.weigh(rows, w.view(), a.view(), b.view(), outputs[1].view(), pool);
           outputs.push_back(a);
+          outputs.emplace_back(DType::kF32, Shape{7, 70});
+          GuardedTensor biases(DType::kBF16, {7, 70});
+          biases.fill_normal(7);
+          implementation.kernels.add_bias(rows, biases.view(), a.view(), pool);
+          implementation.kernels.bias_backward(rows, a.view(), w.view(), biases.view(), outputs[1].view(),
+                                               outputs.back().view(), Update::kOverwrite, pool);
           return outputs;
         },
         describe(implementation));
@@ -302,6 +395,8 @@ TEST(Moe, RefusesMismatchedShapes) {
   GuardedTensor x(DType::kF32, {4, 5}), too_few(DType::kF32, {7, 5}), w(DType::kF32, {4, 2});
   EXPECT_THROW(gather_expert_rows(x.view(), rows, too_few.view(), pool), Error);
   EXPECT_THROW(combine_expert_rows(too_few.view(), rows, w.view(), x.view(), Update::kAdd, pool), Error);
+  GuardedTensor biases(DType::kF32, {2, 5}), y(DType::kF32, {8, 5});
+  EXPECT_THROW(add_expert_bias(rows, biases.view(), y.view(), pool), Error);
   ExpertRows bad = rows;
   bad.experts.front() = 3;
   EXPECT_THROW(bad.group(), Error);

@@ -11,7 +11,8 @@ AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t l
       .shape = attention_shape(config, layer),
       .norm = NormConfig(config),
       .rope = config.layer_rope.empty() ? LayerRope::kGlobal : config.layer_rope[static_cast<size_t>(layer)],
-      .output = block_output(config)};
+      .output = block_output(config),
+      .has_sinks = config.attention_sinks};
 }
 
 void allocate_qkv(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
@@ -93,20 +94,21 @@ void project_qkv(Ops& ops, const AttentionBlockConfig& config, const AttentionWe
   rotate(ops, config, sequences, saved.qkv_TQ, /*inverse=*/false);
 }
 
-AttentionInputs general_inputs(const AttentionBlockConfig& config, const SequenceInfo& sequences,
-                               const AttentionSaved& saved) {
+AttentionInputs general_inputs(const AttentionBlockConfig& config, const AttentionWeights& weights,
+                               const SequenceInfo& sequences, const AttentionSaved& saved) {
   AttentionInputs inputs = AttentionInputs::of_fused(saved.qkv_TQ, config.shape, sequences.cu_seqlens);
   inputs.causal = config.causal;
   inputs.bias = sequences.bias;
   if (sequences.of_probabilities.drops()) inputs.dropout = &sequences.of_probabilities;
+  inputs.sinks_H = weights.sinks_H;
   return inputs;
 }
 
 // (5)
-void attend(Ops& ops, const AttentionBlockConfig& config, const SequenceInfo& sequences,
-            const AttentionSaved& saved) {
+void attend(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+            const SequenceInfo& sequences, const AttentionSaved& saved) {
   if (sequences.is_general(config)) {
-    return ops.general_attention(general_inputs(config, sequences, saved), config.shape, saved.o_THE,
+    return ops.general_attention(general_inputs(config, weights, sequences, saved), config.shape, saved.o_THE,
                                  saved.lse_HT);
   }
   ops.attention(saved.qkv_TQ, config.shape, sequences.cu_seqlens, saved.o_THE, saved.lse_HT);
@@ -120,12 +122,13 @@ void project_output(Ops& ops, const AttentionWeights& weights, const SequenceInf
   drop_in_place(ops, sequences.of_output, y_TD);
 }
 
-void attend_backward(Ops& ops, const AttentionBlockConfig& config, const SequenceInfo& sequences,
+void attend_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                     const AttentionGrads& grads, Update update, const SequenceInfo& sequences,
                      const AttentionSaved& saved, ConstTensorView do_THE, TensorView dqkv_TQ) {
   if (sequences.is_general(config)) {
-    return ops.general_attention_backward(do_THE, general_inputs(config, sequences, saved), saved.o_THE,
-                                          saved.lse_HT, config.shape,
-                                          {dqkv_TQ, dqkv_TQ, sequences.dbias_BH, sequences.dbias_update});
+    return ops.general_attention_backward(
+        do_THE, general_inputs(config, weights, sequences, saved), saved.o_THE, saved.lse_HT, config.shape,
+        {dqkv_TQ, dqkv_TQ, sequences.dbias_BH, sequences.dbias_update, grads.sinks_H, update});
   }
   ops.attention_backward(do_THE, saved.qkv_TQ, saved.o_THE, saved.lse_HT, config.shape, sequences.cu_seqlens,
                          dqkv_TQ);
@@ -138,7 +141,7 @@ void self_attention_recompute(Ops& ops, const AttentionBlockConfig& config, cons
                               ConstTensorView input_TD, const AttentionSaved& saved, const LoraScratch& lora,
                               TensorView y_TD) {
   if (!kept.qkv) project_qkv(ops, config, weights, sequences, input_TD, saved, lora);
-  if (!kept.attention) attend(ops, config, sequences, saved);
+  if (!kept.attention) attend(ops, config, weights, sequences, saved);
   if (!kept.stream) project_output(ops, weights, sequences, saved, lora, y_TD);
 }
 
@@ -208,7 +211,7 @@ void self_attention_backward(Ops& ops, const AttentionBlockConfig& config, const
   lora_backward_input(ops, weights.lora_o, scratch.lora, do_THE);
 
   // (5) o = attention(q, k, v)
-  attend_backward(ops, config, sequences, saved, do_THE, dqkv_TQ);
+  attend_backward(ops, config, weights, grads, update.mode, sequences, saved, do_THE, dqkv_TQ);
 
   // (4) q, k = rope(q, k, position)
   rotate(ops, config, sequences, dqkv_TQ, /*inverse=*/true);
@@ -255,7 +258,8 @@ void self_attention_cached(Ops& ops, const AttentionBlockConfig& config, const A
                            const KeyValueCache& cache, int64_t cache_length, const AttentionSaved& saved,
                            const LoraScratch& lora, TensorView y_TD) {
   project_qkv(ops, config, weights, sequences, input_TD, saved, lora);
-  ops.attention_cached(saved.qkv_TQ, config.shape, cache.k, cache.v, cache_length, saved.o_THE);
+  ops.attention_cached(saved.qkv_TQ, config.shape, cache.k, cache.v, cache_length, weights.sinks_H,
+                       saved.o_THE);
   project_output(ops, weights, sequences, saved, lora, raw_output(config, saved, y_TD));
   leave(ops, config, weights, saved, y_TD);
 }

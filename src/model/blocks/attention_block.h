@@ -4,7 +4,8 @@
 //             (2) qkv = norm wqkv^T + bqkv
 //             (3) q, k = rmsnorm per head                    (Qwen3; OLMo 2: over all heads)
 //             (4) q, k = rope(q, k, position)                (not in T5, nor in some layers of SmolLM3)
-//             (5) o = attention(q, k, v)                     (T5: with a bias by position, both directions)
+//             (5) o = attention(q, k, v)                     (T5: with a bias by position, both directions;
+//                                                             GPT-OSS: with sinks)
 //             (6) y = o wo^T + bo                            (OLMo 2: y = rmsnorm of it; Granite: a multiple)
 //
 // Training may drop some of the probabilities of (5) and of y (SequenceInfo).
@@ -38,6 +39,7 @@ struct AttentionTensors {
   View k_norm_E;       //
   Matrix wo_DHE;       // o_proj [D, H E]
   View bo_D;           // optional
+  View sinks_H;        // optional
   View output_norm_D;  // optional
   LoraTensors<View> lora_qkv;
   LoraTensors<View> lora_o;
@@ -51,6 +53,8 @@ struct AttentionBlockConfig {
   LayerRope rope = LayerRope::kGlobal;  // (4)
   bool causal = true;
   BlockOutput output = {};
+
+  bool has_sinks = false;
 };
 AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t layer);
 
@@ -68,7 +72,7 @@ struct SequenceInfo {
 
   // Whether (5) needs general_attention(), which is slower.
   bool is_general(const AttentionBlockConfig& config) const {
-    return !config.causal || bias != nullptr || of_probabilities.drops();
+    return !config.causal || bias != nullptr || of_probabilities.drops() || config.has_sinks;
   }
 };
 

@@ -9,7 +9,11 @@ namespace tessera {
 
 MoeBlockConfig moe_block_config(const ModelConfig& config) {
   if (!config.experts) return {};
-  return {NormConfig(config), config.experts->num_experts_per_tok, config.experts->norm_topk_prob};
+  const MixtureOfExperts& experts = *config.experts;
+  const ExpertWeights weights = experts.fused            ? ExpertWeights::kSoftmaxOfChosen
+                                : experts.norm_topk_prob ? ExpertWeights::kNormalized
+                                                         : ExpertWeights::kProbabilities;
+  return {NormConfig(config), experts.num_experts_per_tok, weights, experts.fused};
 }
 
 void RouterState::reserve(const ModelConfig& config, int64_t max_tokens) {
@@ -111,8 +115,8 @@ void for_each_expert(MoeChunk& chunk, const Body& body) {
 // (2), (3)
 void route_chunk(Ops& ops, const MoeBlockConfig& config, const MoeWeights& weights, TensorView norm_TD,
                  RouterLoad* load, MoeChunk& chunk) {
-  ops.linear(chunk.of(norm_TD), weights.router_ED, /*bias_N=*/{}, chunk.p_CE);
-  ops.route(chunk.p_CE, config.normalize, chunk.w_CK, chunk.rows, load);
+  ops.linear(chunk.of(norm_TD), weights.router_ED, weights.router_bias_E, chunk.p_CE);
+  ops.route(chunk.p_CE, config.weights, chunk.w_CK, chunk.rows, load);
   ops.gather_expert_rows(chunk.of(norm_TD), chunk.rows, chunk.x_RD);
   if (chunk.dropout == nullptr) return;
   chunk.dropout_tokens.clear();
@@ -122,15 +126,40 @@ void route_chunk(Ops& ops, const MoeBlockConfig& config, const MoeWeights& weigh
   }
 }
 
+// The products of an expert, whose matrix is [out, in], or [in, out] of fused ones: y = x w^T, and dx = dy w.
+void multiply(Ops& ops, const MoeBlockConfig& config, ConstTensorView x, const LinearWeight& w,
+              TensorView y) {
+  if (config.fused) return ops.linear_backward_input(x, w, y, Update::kOverwrite);
+  ops.linear(x, w, /*bias_N=*/{}, y);
+}
+void multiply_gradient(Ops& ops, const MoeBlockConfig& config, ConstTensorView dy, const LinearWeight& w,
+                       TensorView dx) {
+  if (config.fused) return ops.linear(dy, w, /*bias_N=*/{}, dx);
+  ops.linear_backward_input(dy, w, dx, Update::kOverwrite);
+}
+void matrix_gradient(Ops& ops, const MoeBlockConfig& config, ConstTensorView dy, ConstTensorView x,
+                     TensorView dw, WeightUpdate update) {
+  if (dw.empty()) return;
+  if (config.fused) return ops.linear_backward_weight(x, dy, dw, update);
+  ops.linear_backward_weight(dy, x, dw, update);
+}
+
+// (5)
+void activate(Ops& ops, const MoeBlockConfig& config, const MoeChunk& chunk) {
+  if (config.fused) return ops.clamped_swiglu(chunk.gate_up_RF2, *config.fused, chunk.h_RF);
+  ops.swiglu(chunk.gate_up_RF2, chunk.h_RF);
+}
+
 // (4)
-void compute_gate_up(Ops& ops, const MoeWeights& weights, MoeChunk& chunk) {
+void compute_gate_up(Ops& ops, const MoeBlockConfig& config, const MoeWeights& weights, MoeChunk& chunk) {
   for_each_expert(chunk, [&](size_t e, int64_t begin, int64_t end) {
     if (begin == end) return;
     const auto& expert = weights.experts[e];
     const TensorView x = chunk.x_RD.rows(begin, end), gate_up = chunk.gate_up_RF2.rows(begin, end);
-    ops.linear(x, expert.w1_F2D, /*bias_N=*/{}, gate_up);
+    multiply(ops, config, x, expert.w1_F2D, gate_up);
     lora_forward(ops, expert.lora_1, x, chunk.lora, gate_up);
   });
+  if (!weights.b1_EF2.empty()) ops.add_expert_bias(chunk.rows, weights.b1_EF2, chunk.gate_up_RF2);
 }
 
 template <typename Body>
@@ -142,8 +171,10 @@ void for_each_moe_chunk(const MoeBlockConfig& config, const MoeWeights& weights,
   }
 }
 
-// dh_r = w_tj dy_t w2_e, the gradient of the weights w, and w_tj h_r for the weight gradient of (6).
-void down_proj_backward(Ops& ops, const MoeWeights& weights, ConstTensorView dy_TD, MoeChunk& chunk) {
+// dh_r = w_tj dy_t w2_e, the gradients of the weights w and of the bias, and w_tj h_r for the weight gradient
+// of (6).
+void down_proj_backward(Ops& ops, const MoeBlockConfig& config, const MoeWeights& weights,
+                        const MoeGrads& grads, Update update, ConstTensorView dy_TD, MoeChunk& chunk) {
   // The weights apply later: g_r = dy_t.
   const TensorView g_RD = chunk.y_RD;
   ops.gather_expert_rows(dy_TD.rows(chunk.begin, chunk.end), chunk.rows, g_RD);
@@ -151,34 +182,44 @@ void down_proj_backward(Ops& ops, const MoeWeights& weights, ConstTensorView dy_
     if (begin == end) return;
     const auto& expert = weights.experts[e];
     const TensorView g = g_RD.rows(begin, end), dh = chunk.dh_RF.rows(begin, end);
-    ops.linear_backward_input(g, expert.w2_DF, dh, Update::kOverwrite);
+    multiply_gradient(ops, config, g, expert.w2_DF, dh);
     lora_backward_output(ops, expert.lora_2, g, chunk.lora);
     lora_backward_input(ops, expert.lora_2, chunk.lora, dh);
   });
-  ops.swiglu(chunk.gate_up_RF2, chunk.h_RF);
+  activate(ops, config, chunk);
   // y_r = h_r w2^T, so that dw_tj = dy_t y_r = (g_r w2) h_r.
   ops.weigh_expert_rows(chunk.rows, chunk.w_CK, chunk.dh_RF, chunk.h_RF, chunk.dw_CK);
+  // y_r = h_r w2^T + b2
+  if (!weights.b2_ED.empty())
+    ops.expert_bias_backward(chunk.rows, g_RD, chunk.w_CK, weights.b2_ED, chunk.dw_CK, grads.b2_ED, update);
 }
 
 // The gradients of the experts, and in place of x_r that of x_r.
-void experts_backward(Ops& ops, const MoeWeights& weights, const MoeGrads& grads, WeightUpdate update,
-                      MoeChunk& chunk) {
+void experts_backward(Ops& ops, const MoeBlockConfig& config, const MoeWeights& weights,
+                      const MoeGrads& grads, WeightUpdate update, MoeChunk& chunk) {
   const TensorView dgate_up_RF2 = chunk.gate_up_RF2;  // in place
-  ops.swiglu_backward(chunk.dh_RF, chunk.gate_up_RF2, dgate_up_RF2, /*h, again=*/chunk.dh_RF);
+  if (config.fused) {
+    ops.clamped_swiglu_backward(chunk.dh_RF, chunk.gate_up_RF2, *config.fused, dgate_up_RF2, chunk.dh_RF);
+  } else {
+    ops.swiglu_backward(chunk.dh_RF, chunk.gate_up_RF2, dgate_up_RF2, /*h, again=*/chunk.dh_RF);
+  }
+  if (!grads.b1_EF2.empty())
+    ops.expert_bias_backward(chunk.rows, dgate_up_RF2, /*w_TK=*/{}, weights.b1_EF2, /*dw_TK=*/{},
+                             grads.b1_EF2, update.mode);
   for_each_expert(chunk, [&](size_t e, int64_t begin, int64_t end) {
     const auto& expert = weights.experts[e];
     const auto& gradient = grads.experts[e];
     const TensorView g = chunk.y_RD.rows(begin, end), weighted_h = chunk.h_RF.rows(begin, end);
     const TensorView dgate_up = dgate_up_RF2.rows(begin, end), x = chunk.x_RD.rows(begin, end);
-    if (!gradient.w2_DF.empty()) ops.linear_backward_weight(g, weighted_h, gradient.w2_DF, update);
+    matrix_gradient(ops, config, g, weighted_h, gradient.w2_DF, update);
     lora_backward_output(ops, expert.lora_2, g, chunk.lora);
     lora_backward_weights(ops, expert.lora_2, gradient.lora_2, update.mode, g, weighted_h, chunk.lora);
 
-    if (!gradient.w1_F2D.empty()) ops.linear_backward_weight(dgate_up, x, gradient.w1_F2D, update);
+    matrix_gradient(ops, config, dgate_up, x, gradient.w1_F2D, update);
     lora_backward_output(ops, expert.lora_1, dgate_up, chunk.lora);
     lora_backward_weights(ops, expert.lora_1, gradient.lora_1, update.mode, dgate_up, x, chunk.lora);
     if (begin == end) return;
-    ops.linear_backward_input(dgate_up, expert.w1_F2D, /*dx=*/x, Update::kOverwrite);
+    multiply_gradient(ops, config, dgate_up, expert.w1_F2D, /*dx=*/x);
     lora_backward_input(ops, expert.lora_1, chunk.lora, x);
   });
 }
@@ -192,15 +233,16 @@ void moe_block_forward(Ops& ops, const MoeBlockConfig& config, const MoeWeights&
   RouterLoad* const load = scratch.router->sums_load ? &scratch.router->load : nullptr;
   for_each_moe_chunk(config, weights, y_TD.dim(0), saved, scratch, [&](MoeChunk chunk) {
     route_chunk(ops, config, weights, scratch.norm_TD, load, chunk);
-    compute_gate_up(ops, weights, chunk);
-    ops.swiglu(chunk.gate_up_RF2, chunk.h_RF);
+    compute_gate_up(ops, config, weights, chunk);
+    activate(ops, config, chunk);
     for_each_expert(chunk, [&](size_t e, int64_t begin, int64_t end) {
       if (begin == end) return;
       const auto& expert = weights.experts[e];
       const TensorView h = chunk.h_RF.rows(begin, end), y = chunk.y_RD.rows(begin, end);
-      ops.linear(h, expert.w2_DF, /*bias_N=*/{}, y);
+      multiply(ops, config, h, expert.w2_DF, y);
       lora_forward(ops, expert.lora_2, h, chunk.lora, y);
     });
+    if (!weights.b2_ED.empty()) ops.add_expert_bias(chunk.rows, weights.b2_ED, chunk.y_RD);
     ops.combine_expert_rows(chunk.y_RD, chunk.rows, chunk.w_CK, chunk.of(y_TD), Update::kOverwrite);
   });
 }
@@ -214,15 +256,17 @@ void moe_block_backward(Ops& ops, const MoeBlockConfig& config, const MoeWeights
     const WeightUpdate of_chunk = {chunk.begin == 0 ? update.mode : Update::kAdd,
                                    chunk.end == num_tokens ? update.squares : nullptr};
     route_chunk(ops, config, weights, scratch.norm_TD, /*load=*/nullptr, chunk);
-    if (saved.gate_up_TF2.empty()) compute_gate_up(ops, weights, chunk);
+    if (saved.gate_up_TF2.empty()) compute_gate_up(ops, config, weights, chunk);
     // (7), (6)
-    down_proj_backward(ops, weights, dx_TD, chunk);
+    down_proj_backward(ops, config, weights, grads, of_chunk.mode, dx_TD, chunk);
     // (5), (4)
-    experts_backward(ops, weights, grads, of_chunk, chunk);
+    experts_backward(ops, config, weights, grads, of_chunk, chunk);
     // (2) l = norm router^T
-    ops.route_backward(chunk.p_CE, chunk.rows, config.normalize, chunk.w_CK, chunk.dw_CK,
+    ops.route_backward(chunk.p_CE, chunk.rows, config.weights, chunk.w_CK, chunk.dw_CK,
                        scratch.router->balance_gradient, chunk.dl_CE);
     const TensorView norm_CD = chunk.of(scratch.norm_TD);
+    if (!grads.router_bias_E.empty())
+      ops.linear_backward_bias(chunk.dl_CE, grads.router_bias_E, of_chunk.mode);
     if (!grads.router_ED.empty()) {
       ops.linear_backward_weight(chunk.dl_CE, norm_CD, grads.router_ED, of_chunk);
     }

@@ -6,11 +6,15 @@
 //             (4) gate_up_r = x_r w1_e^T    (5) h_r = silu(gate) * up    (6) y_r = h_r w2_e^T
 //             (7) y_t = sum of w_tj y_r over the choices j of t
 //
+// GPT-OSS has biases in (2), (4) and (6), matrices [in, out] and another activation
+// (MixtureOfExperts::fused).
+//
 // Adapters (model/lora.h) add to (4) and (6). Conventions are those of mlp_block.h, as is the division into
 // chunks of tokens. Nothing of the routing is kept: backward computes it again, with the same bits.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,8 +29,8 @@ namespace tessera {
 
 template <typename View, typename Matrix = View>
 struct ExpertTensors {
-  Matrix w1_F2D;  // gate_proj, up_proj
-  Matrix w2_DF;   // down_proj
+  Matrix w1_F2D;  // gate_proj, up_proj; fused: [D, 2 F]
+  Matrix w2_DF;   // down_proj; fused: [F, D]
   LoraTensors<View> lora_1;
   LoraTensors<View> lora_2;
 };
@@ -35,6 +39,9 @@ template <typename View, typename Matrix = View>
 struct MoeTensors {
   View norm_D;
   View router_ED;
+  View router_bias_E;  // with b1 and b2, of fused experts
+  View b1_EF2;
+  View b2_ED;
   std::vector<ExpertTensors<View, Matrix>> experts;  // empty: the layer has a dense MLP
 
   bool empty() const { return experts.empty(); }
@@ -45,7 +52,8 @@ using MoeGrads = MoeTensors<TensorView>;
 struct MoeBlockConfig {
   NormConfig norm = {};
   int64_t top_k = 0;
-  bool normalize = false;
+  ExpertWeights weights = ExpertWeights::kProbabilities;
+  std::optional<ClampedSwiglu> fused = {};
 };
 MoeBlockConfig moe_block_config(const ModelConfig& config);
 

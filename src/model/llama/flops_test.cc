@@ -34,7 +34,8 @@ TEST(Flops, AreSixPerMatrixParameterAndToken) {
     for (const Parameter& parameter : layout.parameters()) {
       const bool is_head = parameter.name == "lm_head.weight";
       const bool is_embedding = parameter.name == "model.embed_tokens.weight";
-      if (parameter.shape.size() == 2 && !is_head && !is_embedding) {
+      const bool is_bias = parameter.kind == ParameterKind::kBias;  // of all experts of a layer, too
+      if (parameter.shape.size() == 2 && !is_head && !is_embedding && !is_bias) {
         const bool is_expert = parameter.name.find(".experts.") != std::string::npos;
         elements += static_cast<double>(parameter.num_elements) *
                     (is_expert ? static_cast<double>(config.experts->num_experts_per_tok) /

@@ -33,10 +33,40 @@ std::vector<ParameterPart> biases_of(std::vector<ParameterPart> weights) {
   return weights;
 }
 
+// The router and the experts of a layer whose matrices are [in, out]. Files have those of all experts in one
+// tensor (weights/weight_names.h).
+template <typename InLayer>
+void list_fused_experts(const ModelConfig& config, const DecoderNames& names, MoeWeights& weights,
+                        MoeGrads& grads, std::vector<ModelTensor>& tensors, const InLayer& in_layer) {
+  const int64_t D = config.hidden_size, F = config.experts->moe_intermediate_size;
+  const int64_t E = config.experts->num_experts;
+  const auto bias = [&](auto& weight, TensorView& gradient, const std::string& name, int64_t width) {
+    in_layer(Kind::kBias, weight, gradient, {{fmt::format("{}.{}_bias", names.experts, name), {E, width}}});
+  };
+  const auto matrix = [&](size_t e, auto& weight, TensorView& gradient, const std::string& name,
+                          std::vector<int64_t> shape) {
+    const std::string tensor = names.experts + "." + name;
+    const auto index = static_cast<int64_t>(e);
+    in_layer(Kind::kMatrix, weight, gradient,
+             {{slice_name(tensor, index), std::move(shape), {tensor, index, E}}});
+    tensors.back().transposed = true;
+    tensors.back().token_share =
+        static_cast<double>(config.experts->num_experts_per_tok) / static_cast<double>(E);
+  };
+  in_layer(Kind::kBias, weights.router_bias_E, grads.router_bias_E, {{names.router + ".bias", {E}}});
+  bias(weights.b1_EF2, grads.b1_EF2, names.expert_gate_up, 2 * F);
+  bias(weights.b2_ED, grads.b2_ED, names.expert_down, D);
+  // In the order of the files.
+  for (size_t e = 0; e < weights.experts.size(); ++e)
+    matrix(e, weights.experts[e].w1_F2D, grads.experts[e].w1_F2D, names.expert_gate_up, {D, 2 * F});
+  for (size_t e = 0; e < weights.experts.size(); ++e)
+    matrix(e, weights.experts[e].w2_DF, grads.experts[e].w2_DF, names.expert_down, {F, D});
+}
+
 // Every matrix of an expert is a tensor of its own, with packed or quantized forms like any other.
 template <typename InLayer, typename Adapted>
 void list_experts(const ModelConfig& config, const DecoderNames& names, MoeWeights& weights, MoeGrads& grads,
-                  const InLayer& in_layer, const Adapted& adapted) {
+                  std::vector<ModelTensor>& tensors, const InLayer& in_layer, const Adapted& adapted) {
   const int64_t D = config.hidden_size, F = config.experts->moe_intermediate_size;
   const int64_t num_experts = config.experts->num_experts;
   const double token_share =
@@ -45,6 +75,7 @@ void list_experts(const ModelConfig& config, const DecoderNames& names, MoeWeigh
   in_layer(Kind::kRouter, weights.router_ED, grads.router_ED, {{names.router + ".weight", {num_experts, D}}});
   weights.experts.resize(static_cast<size_t>(num_experts));
   grads.experts.resize(weights.experts.size());
+  if (config.experts->fused) return list_fused_experts(config, names, weights, grads, tensors, in_layer);
   for (size_t e = 0; e < weights.experts.size(); ++e) {
     auto& expert = weights.experts[e];
     auto& gradient = grads.experts[e];
@@ -92,7 +123,10 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const auto in_layer = [&](Kind kind, auto& weight, TensorView& gradient,
                               std::vector<ParameterPart> parts) {
-      for (ParameterPart& part : parts) part.name = layer_parameter_name(layer, part.name);
+      for (ParameterPart& part : parts) {
+        part.name = layer_parameter_name(layer, part.name);
+        if (part.slice.count > 0) part.slice.tensor = layer_parameter_name(layer, part.slice.tensor);
+      }
       add(1 + layer, kind, weight, gradient, std::move(parts));
     };
     const auto adapted = [&](LoraWeights& lora, LoraGrads& gradient, double token_share = 1) {
@@ -116,12 +150,14 @@ std::vector<ModelTensor> llama_tensors(const ModelConfig& config, LlamaWeights& 
     adapted(w.lora_o, dw.lora_o);
     if (config.o_bias) in_layer(Kind::kBias, w.bo_D, dw.bo_D, biases_of(o));
 
+    if (config.attention_sinks)
+      in_layer(Kind::kSinks, w.sinks_H, dw.sinks_H, {{names.sinks, {config.num_attention_heads}}});
     if (has_norm_after)
       in_layer(Kind::kNorm, w.output_norm_D, dw.output_norm_D,
                {{names.attention_output_norm + ".weight", {D}}});
 
     if (config.has_experts(layer)) {
-      list_experts(config, names, moe, dmoe, in_layer, adapted);
+      list_experts(config, names, moe, dmoe, tensors, in_layer, adapted);
       continue;
     }
     if (has_norm_before && !config.parallel_blocks)

@@ -80,7 +80,8 @@ TEST_P(MixtureRun, FirstStepEqualsTransformers) {
   EXPECT_NEAR(std::sqrt(squares), run.values("grad_norm")[0], 1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, MixtureRun, testing::Values("qwen3-moe", "qwen3-moe-aux", "mixtral"),
+INSTANTIATE_TEST_SUITE_P(Families, MixtureRun,
+                         testing::Values("qwen3-moe", "qwen3-moe-aux", "mixtral", "gpt-oss"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::ranges::replace(name, '-', '_');

@@ -260,6 +260,8 @@ Json model_shape(const ModelConfig& config) {
                            "norm_topk_prob",
                            "decoder_sparse_step",
                            "mlp_only_layers",
+                           "swiglu_alpha",
+                           "swiglu_limit",
                            "attention_bias",
                            "mlp_bias",
                            "sliding_window",
