@@ -7,11 +7,12 @@
 //   gather          x_r = x_t of row r, a choice of token t
 //   combine         y_t = sum_j w_tj y_r, r the row of choice j, or the sum without weights
 //   weigh           dw_tj = sum_f a_rf b_rf, then a_r *= w_tj, b_r *= w_tj
-//   expert bias     y_r += b_e of the row's expert e;  db_e = sum of w_tj g_r over its rows, dw_tj += b_e .
-//   g_r route backward  dp_te = sum of dw_tj over choices j = e, for normalized ones (dw_tj - sum_i dw_ti
-//   w_ti) / sum_i p_ti, 0 for the softmax of the chosen;
-//                   plus a constant of e;  dl_te = p_te (dp_te - sum_f p_tf dp_tf)
-//                   for the softmax of the chosen plus w_tj (dw_tj - sum_i dw_ti w_ti)
+//   expert bias     y_r += b_e of the row's expert e
+//                   db_e = sum over its rows of w_tj g_r, dw_tj += sum_n b_en g_rn
+//   route backward  dp_te = sum of dw_tj over choices j = e, plus a constant of e;
+//                   for normalized ones of (dw_tj - sum_i dw_ti w_ti) / sum_i p_ti
+//                   dl_te = p_te (dp_te - sum_f p_tf dp_tf); of the softmax of the chosen l,
+//                   where dp_te is the constant alone, plus w_tj (dw_tj - sum_i dw_ti w_ti)
 //
 // Types: l, p, w and dw are F32, x and y A = BF16 or F32. Sums over j run in the order of the choices, sums
 // over f and e in float32; results do not depend on the number of threads.
