@@ -56,11 +56,10 @@ void list_fused_experts(const ModelConfig& config, const DecoderNames& names, Mo
   in_layer(Kind::kBias, weights.router_bias_E, grads.router_bias_E, {{names.router + ".bias", {E}}});
   bias(weights.b1_EF2, grads.b1_EF2, names.expert_gate_up, 2 * F);
   bias(weights.b2_ED, grads.b2_ED, names.expert_down, D);
-  // In the order of the files.
-  for (size_t e = 0; e < weights.experts.size(); ++e)
+  for (size_t e = 0; e < weights.experts.size(); ++e) {
     matrix(e, weights.experts[e].w1_F2D, grads.experts[e].w1_F2D, names.expert_gate_up, {D, 2 * F});
-  for (size_t e = 0; e < weights.experts.size(); ++e)
     matrix(e, weights.experts[e].w2_DF, grads.experts[e].w2_DF, names.expert_down, {F, D});
+  }
 }
 
 // Every matrix of an expert is a tensor of its own, with packed or quantized forms like any other.
