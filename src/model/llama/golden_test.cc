@@ -22,13 +22,8 @@ struct GoldenCase {
   explicit GoldenCase(const fs::path& folder)
       : config(read_model_config(folder)),
         layout(parameter_layout(config)),
-        model_file(SafetensorsFile::open(folder / "model.safetensors")),
+        weights(read_weights(folder, layout)),
         expected_file(SafetensorsFile::open(folder / "expected.safetensors")) {
-    weights.resize(static_cast<size_t>(layout.num_elements()), 0.0f);
-    for (const Parameter& parameter : layout.parameters()) {
-      const auto values = read(model_file, parameter.name);
-      std::copy(values.begin(), values.end(), weights.begin() + parameter.offset);
-    }
     read_batches(SafetensorsFile::open(folder / "batches.safetensors"));
     for (const PackedBatch& batch : micro_batches) num_targets += batch.num_targets;
   }
@@ -63,9 +58,8 @@ struct GoldenCase {
 
   ModelConfig config;
   ParameterLayout layout;
-  SafetensorsFile model_file;
-  SafetensorsFile expected_file;
   std::vector<float> weights;
+  SafetensorsFile expected_file;
   std::vector<PackedBatch> micro_batches;
   int64_t num_targets = 0;
 };

@@ -139,8 +139,7 @@ OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits, std::span<const
   result.attention = layer_configs_.front().attention.shape;
   result.attention.sliding_window = 0;  // the widest window a layer may have
   if (config().qk_norm_whole) result.head_norm_width = config().num_attention_heads * config().head_dim;
-  result.general_attention =
-      config().attention_sinks || (limits.training && config().dropout.attention > 0);
+  result.general_attention = config().attention_sinks || (limits.training && config().dropout.attention > 0);
   const int64_t vocab_size = config().vocab_size;
   const int64_t packed_rows = limits.pack_weights ? vocab_size : 0;
   for (const LogitsPieces& pieces : logits) {
