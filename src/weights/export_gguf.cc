@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <random>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "formats/gguf/gguf_architecture.h"
 #include "formats/gguf/gguf_model.h"
 #include "formats/gguf/q8_0.h"
 #include "formats/huggingface/convert.h"
@@ -19,6 +22,7 @@
 #include "io/file.h"
 #include "io/output_file.h"
 #include "model/families/families.h"
+#include "weights/gguf_plan.h"
 #include "weights/merged_adapters.h"
 
 namespace tessera {
@@ -29,15 +33,6 @@ namespace fs = std::filesystem;
 DType element_type(GgmlType type) {
   if (type == GgmlType::kBF16) return DType::kBF16;
   return type == GgmlType::kF16 ? DType::kF16 : DType::kF32;
-}
-
-// The type in the file of a parameter.
-GgmlType stored_type(const Parameter& parameter, GgmlType wanted) {
-  if (parameter.shape.size() == 1) return GgmlType::kF32;
-  if (wanted != GgmlType::kQ8_0 || parameter.shape.back() % kQ8BlockElements == 0) return wanted;
-  log_warning("tensor '{}': rows of {} elements are no multiple of {}, as Q8_0 needs them: written as F16",
-              parameter.name, parameter.shape.back(), kQ8BlockElements);
-  return GgmlType::kF16;
 }
 
 // Infinities and NaN have all bits of `exponent` set. Unlike check_saved_weights(), which says which value is
@@ -82,21 +77,50 @@ class UnfinishedFile {
   bool is_complete_ = false;
 };
 
+// Parameters whose elements a file has in another order: pieces are kept until all have come.
+class CollectedParameters {
+ public:
+  // All elements, once the last piece of `parameter` is here; empty until then. Thread-safe: pieces do not
+  // overlap.
+  std::vector<float> add(const Parameter& parameter, int64_t begin, std::span<const float> values) {
+    Collected* collected = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      collected = &parameters_[parameter.offset];
+      if (collected->values.empty()) collected->values.resize(static_cast<size_t>(parameter.num_elements));
+    }
+    std::ranges::copy(values, collected->values.begin() + begin);
+    const std::lock_guard lock(mutex_);
+    collected->num_here += std::ssize(values);
+    if (collected->num_here < parameter.num_elements) return {};
+    std::vector<float> all = std::move(collected->values);
+    parameters_.erase(parameter.offset);
+    return all;
+  }
+
+ private:
+  struct Collected {
+    std::vector<float> values;
+    int64_t num_here = 0;
+  };
+  std::mutex mutex_;
+  std::map<int64_t, Collected> parameters_;  // by Parameter::offset; references stay valid
+};
+
 // Converts pieces of weights and writes them to their places. Thread-safe.
 class TensorWriter {
  public:
-  TensorWriter(const ModelConfig& config, const ParameterLayout& layout, const GgufLayout& places,
-               const MergedAdapters& adapters, const OutputFile& file)
-      : config_(config), layout_(layout), places_(places), adapters_(adapters), file_(file) {}
+  TensorWriter(const ModelConfig& config, const ParameterLayout& layout, const GgufPlan& plan,
+               const std::vector<GgufTensor>& tensors, const MergedAdapters& adapters, const OutputFile& file)
+      : config_(config), layout_(layout), plan_(plan), tensors_(tensors), adapters_(adapters), file_(file) {}
 
   // Elements of one parameter: load_weights() never joins two.
-  void write(int64_t flat_begin, std::span<const float> values) const {
+  void write(int64_t flat_begin, std::span<const float> values) {
     const std::vector<Parameter>& parameters = layout_.parameters();
     const auto next = std::upper_bound(parameters.begin(), parameters.end(), flat_begin,
                                        [](int64_t at, const Parameter& p) { return at < p.offset; });
     const auto index = next - parameters.begin() - 1;
     const Parameter& parameter = parameters[static_cast<size_t>(index)];
-    const GgufTensor& tensor = places_.tensors[static_cast<size_t>(index)];
     const int64_t begin = flat_begin - parameter.offset;
     thread_local std::vector<float> merged;
     const float offset = parameter.kind == ParameterKind::kNorm ? gguf_norm_offset(config_) : 0;
@@ -106,18 +130,30 @@ class TensorWriter {
       if (offset != 0) std::ranges::for_each(merged, [offset](float& weight) { weight += offset; });
       values = merged;
     }
-    thread_local std::vector<std::byte> buffer;
-    convert(parameter, tensor, begin, values, &buffer);
-    const int64_t num_heads = num_reordered_heads(config_, parameter.name);
-    if (num_heads > 0) {
-      write_rows(tensor, parameter.shape[0] / num_heads, begin, std::ssize(values), buffer);
-    } else {
-      write_at(tensor, begin, buffer);
-      file_.start_writeback(tensor.offset_bytes + stored_bytes(tensor, begin), std::ssize(buffer));
-    }
+    const std::vector<GgufPlace>& places = plan_.places[static_cast<size_t>(index)];
+    if (places.front().is_copy()) return write_piece(parameter, places.front(), begin, values);
+    const std::vector<float> all = collected_.add(parameter, begin, values);
+    if (all.empty()) return;
+    for (const GgufPlace& place : places)
+      write_piece(parameter, place, 0, gguf_elements(all, parameter.shape.back(), place));
   }
 
  private:
+  void write_piece(const Parameter& parameter, const GgufPlace& place, int64_t begin,
+                   std::span<const float> values) const {
+    const GgufTensor& tensor = tensors_[place.tensor];
+    thread_local std::vector<std::byte> buffer;
+    convert(parameter, tensor, begin, values, &buffer);
+    const int64_t at = place.first_element + begin;
+    const int64_t num_heads = num_reordered_heads(config_, parameter.name);
+    if (num_heads > 0) {
+      write_rows(tensor, parameter.shape[0] / num_heads, at, std::ssize(values), buffer);
+    } else {
+      write_at(tensor, at, buffer);
+      file_.start_writeback(tensor.offset_bytes + stored_bytes(tensor, at), std::ssize(buffer));
+    }
+  }
+
   static int64_t stored_bytes(const GgufTensor& tensor, int64_t count) {
     return count / tensor.type->block_elements * tensor.type->block_bytes;
   }
@@ -165,26 +201,12 @@ class TensorWriter {
 
   const ModelConfig& config_;
   const ParameterLayout& layout_;
-  const GgufLayout& places_;
+  const GgufPlan& plan_;
+  const std::vector<GgufTensor>& tensors_;
   const MergedAdapters& adapters_;
   const OutputFile& file_;
+  CollectedParameters collected_;
 };
-
-// The parameters in order, then what llama.cpp stores besides.
-std::vector<GgufTensor> tensors_of(const ModelConfig& config, const ParameterLayout& layout, GgmlType type,
-                                   int64_t num_rope_divisors) {
-  std::vector<GgufTensor> tensors;
-  for (const Parameter& parameter : layout.parameters()) {
-    tensors.push_back({.name = gguf_tensor_name(config, parameter.name),
-                       .shape = {parameter.shape.rbegin(), parameter.shape.rend()},
-                       .type = &ggml_type(stored_type(parameter, type))});
-  }
-  if (num_rope_divisors > 0) {
-    tensors.push_back(
-        {.name = "rope_freqs.weight", .shape = {num_rope_divisors}, .type = &ggml_type(GgmlType::kF32)});
-  }
-  return tensors;
-}
 
 // LlamaFileType of gguf-py.
 uint32_t file_type(GgmlType type) {
@@ -211,28 +233,30 @@ void export_gguf(const fs::path& model, const ModelConfig& config, const GgufExp
   const ParameterLayout layout = parameter_layout(config);
   std::vector<GgufField> fields = gguf_model_fields(config, model.native());
   fields.push_back({"general.type", GgufScalar(std::string("model"))});
-  fields.push_back({"general.size_label", GgufScalar(gguf_size_label(layout.num_parameters()))});
+  const GgufPlan plan = gguf_plan(config, layout, options.type);
+  fields.push_back(
+      {"general.size_label", GgufScalar(gguf_size_label(layout.num_parameters(), plan.num_expert_parameters,
+                                                        config.experts ? config.experts->num_experts : 0))});
   fields.push_back({"general.file_type", GgufScalar(file_type(options.type))});
   fields.push_back({"general.quantization_version", GgufScalar(kQuantizationVersion)});
   fields.insert(fields.end(), options.fields.begin(), options.fields.end());
-  const std::vector<float> divisors = gguf_rope_divisors(config);
-  const GgufLayout places =
-      gguf_layout(fields, tensors_of(config, layout, options.type, std::ssize(divisors)));
+  std::vector<GgufTensor> tensors = plan.tensors;
+  const std::vector<GgufRopeTensor> rope_tensors = gguf_rope_tensors(config);
+  for (const auto& [name, values] : rope_tensors)
+    tensors.push_back({.name = name, .shape = {std::ssize(values)}, .type = &ggml_type(GgmlType::kF32)});
+  const GgufLayout places = gguf_layout(fields, std::move(tensors));
 
-  const int64_t window = config.sliding_window.empty() ? 0 : std::ranges::max(config.sliding_window);
-  if (window > 0 && !gguf_has_sliding_window(config)) {
-    log_warning(
-        "{}: llama.cpp has no sliding window for this model: texts of more than {} tokens will differ",
-        model.native(), window);
-  }
+  for (const std::string& difference : gguf_differences(config))
+    log_warning("{}: {}", model.native(), difference);
   const SafetensorsModel weights = SafetensorsModel::open(model);
   const MergedAdapters adapters(options.adapters, config, pool);
   check_disk_space(output, places.file_bytes);
   UnfinishedFile unfinished(output, places.file_bytes);
   unfinished.file().write_at(0, places.header);
-  if (!divisors.empty())
-    unfinished.file().write_at(places.tensors.back().offset_bytes, std::as_bytes(std::span(divisors)));
-  const TensorWriter writer(config, layout, places, adapters, unfinished.file());
+  for (size_t i = 0; i < rope_tensors.size(); ++i)
+    unfinished.file().write_at(places.tensors[plan.tensors.size() + i].offset_bytes,
+                               std::as_bytes(std::span(rope_tensors[i].values)));
+  TensorWriter writer(config, layout, plan, places.tensors, adapters, unfinished.file());
   load_weights(weights, config, layout,
                [&](int64_t begin, std::span<const float> values) { writer.write(begin, values); }, pool,
                {.progress = options.progress});

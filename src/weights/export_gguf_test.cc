@@ -127,6 +127,56 @@ TEST_P(ExportGgufTest, EveryElementIsAtItsPlace) {
 INSTANTIATE_TEST_SUITE_P(Types, ExportGgufTest, testing::Values(0, 1, 30, 8),
                          [](const auto& param) { return find_ggml_type(param.param)->name; });
 
+// Expert 2 of Mixtral's, and GPT-OSS's alternating columns of gate and up, [in, out] in Hugging Face's files.
+TEST_P(ExportGgufTest, ExpertsAreAtTheirPlaces) {
+  ModelConfig config = gguf_test_config();
+  config.family = "mixtral";
+  config.qkv_bias = config.o_bias = false;
+  config.experts = {3, 2, config.intermediate_size, true, 0, {true, true}};
+  ModelConfig fused = gguf_test_config();
+  fused.family = "gpt_oss";
+  fused.attention_sinks = true;
+  fused.sliding_window = {32, 0};
+  fused.experts = {3, 2, fused.intermediate_size, true, 0, {true, true}, ClampedSwiglu{}};
+  const int64_t D = config.hidden_size, F = config.intermediate_size;
+  const auto type = static_cast<GgmlType>(GetParam());
+  const float tolerance = type == GgmlType::kQ8_0 ? 0.02f : type == GgmlType::kF16 ? 1e-6f : 0.0f;
+  ThreadPool pool(3);
+  const TestFolder folder;
+  write_gguf_test_model(folder / "m", config);
+  export_gguf(folder / "m", config, {.type = type}, folder / "m.gguf", pool);
+  auto tensors = read_gguf_tensors(folder / "m.gguf");
+  const ParameterLayout layout = parameter_layout(config);
+  const Parameter& down = layout.at("model.layers.1.block_sparse_moe.experts.2.w2.weight");
+  for (int64_t i = 0; i < D * F; ++i)
+    ASSERT_NEAR(tensors.at("blk.1.ffn_down_exps.weight")[static_cast<size_t>(2 * D * F + i)],
+                gguf_test_weight(down, i), tolerance);
+  const Parameter& router = layout.at("model.layers.0.block_sparse_moe.gate.weight");
+  EXPECT_EQ(tensors.at("blk.0.ffn_gate_inp.weight")[5], gguf_test_weight(router, 5));
+
+  write_gguf_test_model(folder / "g", fused);
+  export_gguf(folder / "g", fused, {.type = type}, folder / "g.gguf", pool);
+  tensors = read_gguf_tensors(folder / "g.gguf");
+  const ParameterLayout fused_layout = parameter_layout(fused);
+  const std::string experts = "model.layers.1.mlp.experts.";
+  const Parameter& gate_up = fused_layout.at(experts + "gate_up_proj.2");
+  const Parameter& bias = fused_layout.at(experts + "gate_up_proj_bias");
+  for (const int64_t part : {0, 1}) {
+    const std::string name = part == 0 ? "blk.1.ffn_gate_exps" : "blk.1.ffn_up_exps";
+    const std::vector<float>& found = tensors.at(name + ".weight");
+    for (int64_t row = 0; row < F; ++row) {
+      EXPECT_EQ(tensors.at(name + ".bias")[static_cast<size_t>(2 * F + row)],
+                gguf_test_weight(bias, 4 * F + 2 * row + part));
+      for (int64_t column = 0; column < D; ++column)
+        ASSERT_NEAR(found[static_cast<size_t>((2 * F + row) * D + column)],
+                    gguf_test_weight(gate_up, column * 2 * F + 2 * row + part), tolerance);
+    }
+  }
+  const Parameter& fused_down = fused_layout.at(experts + "down_proj.2");
+  EXPECT_NEAR(tensors.at("blk.1.ffn_down_exps.weight")[static_cast<size_t>(2 * D * F + 3 * F + 7)],
+              gguf_test_weight(fused_down, 7 * D + 3), tolerance);
+}
+
 TEST(ExportGguf, TiedModelsHaveNoOutputAndLlama3ScalingHasDivisors) {
   const TestFolder folder;
   ModelConfig config = gguf_test_config();

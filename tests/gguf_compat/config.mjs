@@ -6,7 +6,6 @@ const [folder, fields] = process.argv.slice(2);
 const tokenizer = JSON.parse(fs.readFileSync(path.join(folder, "tokenizer.json"), "utf8"));
 const ids = [...Object.values(tokenizer.model.vocab), ...tokenizer.added_tokens.map((token) => token.id)];
 const config = {
-  architectures: ["LlamaForCausalLM"],
   model_type: "llama",
   hidden_act: "silu",
   // More than the tokenizer has, as published models often do.

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "expect_error.h"
+#include "formats/gguf/gguf_architecture.h"
 
 namespace tessera {
 namespace {
@@ -45,11 +46,13 @@ TEST(GgufModel, WhatLlamaCppLacksIsRefused) {
   ModelConfig config = preset_config("15m");
   config.family = "qwen3";
   config.o_bias = true;
-  expect_error(ExitCode::kBadConfig, {"m: ", "attention biases", "Qwen3"},
+  expect_error(ExitCode::kBadConfig, {"m: llama.cpp's qwen3", "attention biases"},
                [&] { gguf_model_fields(config, "m"); });
+  config.o_bias = false;
   config.family = "qwen2";
   config.rope_scaling.type = RopeType::kLlama3;
-  expect_error(ExitCode::kBadConfig, {"rope scaling", "Qwen2"}, [&] { gguf_model_fields(config, "m"); });
+  expect_error(ExitCode::kBadConfig, {"qwen2", "rope scaling 'llama3'"},
+               [&] { gguf_model_fields(config, "m"); });
 }
 
 TEST(GgufModel, TensorsAreRenamed) {
@@ -150,7 +153,134 @@ TEST(GgufModel, RopeDivisorsAreThoseOfLlama3) {
   EXPECT_TRUE(gguf_rope_divisors(preset_config("15m")).empty());
 }
 
+// Two layers of a family with options that all of them have.
+ModelConfig gguf_config_of(const char* family) {
+  ModelConfig config = preset_config("15m");
+  config.family = family;
+  config.num_hidden_layers = 2;
+  config.sliding_window = {0, 0};
+  config.tie_word_embeddings = false;
+  return config;
+}
+
+ModelConfig gguf_gpt_oss() {
+  ModelConfig config = gguf_config_of("gpt_oss");
+  config.sliding_window = {128, 0};
+  config.qkv_bias = config.o_bias = config.attention_sinks = true;
+  config.experts = {4, 2, 96, true, 0, {true, true}, ClampedSwiglu{}};
+  config.rope_scaling = {.type = RopeType::kYarn,
+                         .factor = 32,
+                         .original_max_position_embeddings = 4096,
+                         .attention_factor = 0.1 * std::log(32) + 1,
+                         .truncate = false};
+  return config;
+}
+
+TEST(GgufModel, ExpertsHaveTheirFieldsAndSharedTensors) {
+  ModelConfig config = gguf_config_of("qwen3_moe");
+  config.experts = {8, 2, 48, true, 0, {true, true}};
+  const auto fields = model_fields_of(config);
+  EXPECT_EQ(fields.at("qwen3moe.expert_count"), GgufScalar(uint32_t{8}));
+  EXPECT_EQ(fields.at("qwen3moe.expert_used_count"), GgufScalar(uint32_t{2}));
+  EXPECT_EQ(fields.at("qwen3moe.expert_feed_forward_length"), GgufScalar(uint32_t{48}));
+  EXPECT_EQ(gguf_tensor_name(config, "model.layers.1.mlp.experts.7.up_proj.weight"),
+            "blk.1.ffn_up_exps.weight");
+  EXPECT_EQ(gguf_tensor_name(config, "model.layers.1.mlp.gate.weight"), "blk.1.ffn_gate_inp.weight");
+  config.family = "mixtral";
+  EXPECT_FALSE(model_fields_of(config).contains("llama.expert_feed_forward_length"));
+  EXPECT_EQ(gguf_tensor_name(config, "model.layers.0.block_sparse_moe.experts.3.w2.weight"),
+            "blk.0.ffn_down_exps.weight");
+  config.experts->norm_topk_prob = false;
+  expect_error(ExitCode::kBadConfig, {"norm_topk_prob"}, [&] { gguf_model_fields(config, "m"); });
+  config.experts->norm_topk_prob = true;
+  config.experts->layers[0] = false;
+  expect_error(ExitCode::kBadConfig, {"mlp_only_layers"}, [&] { gguf_model_fields(config, "m"); });
+}
+
+TEST(GgufModel, GptOssHasItsNames) {
+  ModelConfig config = gguf_gpt_oss();
+  const auto fields = model_fields_of(config);
+  EXPECT_EQ(fields.at("gpt-oss.rope.scaling.original_context_length"), GgufScalar(uint32_t{4096}));
+  EXPECT_EQ(fields.at("gpt-oss.attention.sliding_window"), GgufScalar(uint32_t{128}));
+  EXPECT_FALSE(fields.contains("gpt-oss.rope.scaling.attn_factor"));
+  EXPECT_THAT(gguf_differences(config), testing::ElementsAre(testing::HasSubstr("truncate")));
+  const auto name_of = [&](const char* name) { return gguf_tensor_name(config, name); };
+  EXPECT_EQ(name_of("model.layers.0.self_attn.sinks"), "blk.0.attn_sinks.weight");
+  EXPECT_EQ(name_of("model.layers.0.post_attention_layernorm.weight"), "blk.0.post_attention_norm.weight");
+  EXPECT_EQ(name_of("model.layers.0.mlp.router.bias"), "blk.0.ffn_gate_inp.bias");
+  EXPECT_EQ(name_of("model.layers.0.mlp.experts.down_proj_bias"), "blk.0.ffn_down_exps.bias");
+  const auto expect_refused = [](const char* what, auto change) {
+    ModelConfig changed = gguf_gpt_oss();
+    change(changed);
+    expect_error(ExitCode::kBadConfig, {"m: llama.cpp's gpt-oss", what},
+                 [&] { gguf_model_fields(changed, "m"); });
+  };
+  expect_refused("swiglu_limit 7", [](ModelConfig& c) { c.experts->fused->limit = 6; });
+  expect_refused("beta_fast 32", [](ModelConfig& c) { c.rope_scaling.beta_fast = 16; });
+  expect_refused("every 2th", [](ModelConfig& c) { c.sliding_window[1] = 128; });
+  expect_refused("attention biases", [](ModelConfig& c) { c.qkv_bias = c.o_bias = false; });
+  expect_refused("tie_word_embeddings", [](ModelConfig& c) { c.tie_word_embeddings = true; });
+}
+
+// llama.cpp multiplies 0.1 log(factor) + 1, or what yarn_log_multiplier makes of it, by attn_factor.
+TEST(GgufModel, YarnHasItsMagnitude) {
+  ModelConfig config = gguf_config_of("llama");
+  config.rope_scaling = {.type = RopeType::kYarn, .factor = 4, .attention_factor = 1};
+  EXPECT_NEAR(std::get<float>(model_fields_of(config).at("llama.rope.scaling.attn_factor")), 0.8782488, 1e-6);
+  config.rope_scaling.truncate = false;
+  expect_error(ExitCode::kBadConfig, {"llama", "truncate"}, [&] { gguf_model_fields(config, "m"); });
+  config.rope_scaling.truncate = true;
+  config.family = "ministral3";
+  config.rope_scaling.mscale_all_dim = 1;
+  config.query_scale_beta = 0.25;
+  config.query_scale_positions = 8192;
+  const auto fields = model_fields_of(config);
+  EXPECT_FALSE(fields.contains("mistral3.rope.scaling.attn_factor"));
+  EXPECT_EQ(fields.at("mistral3.rope.scaling.yarn_log_multiplier"), GgufScalar(1.0f));
+  EXPECT_EQ(fields.at("mistral3.attention.temperature_scale"), GgufScalar(0.25f));
+}
+
+TEST(GgufModel, OtherFamiliesHaveTheirOptions) {
+  ModelConfig granite = gguf_config_of("granite");
+  granite.attention_scale = 0.5;
+  granite.logits_scale = 0.125;
+  EXPECT_EQ(model_fields_of(granite).at("granite.logit_scale"), GgufScalar(8.0f));
+  EXPECT_EQ(model_fields_of(granite).at("granite.attention.scale"), GgufScalar(0.5f));
+  EXPECT_EQ(num_reordered_heads(granite, "model.layers.0.self_attn.q_proj.weight"),
+            granite.num_attention_heads);
+
+  ModelConfig smollm3 = gguf_config_of("smollm3");
+  smollm3.layer_rope = {LayerRope::kGlobal, LayerRope::kNone};
+  expect_error(ExitCode::kBadConfig, {"smollm3", "every 4th"}, [&] { gguf_model_fields(smollm3, "m"); });
+
+  ModelConfig helium = gguf_config_of("helium");
+  helium.rope_interleaved = true;
+  EXPECT_EQ(num_reordered_heads(helium, "model.layers.0.self_attn.q_proj.weight"), 0);
+
+  ModelConfig phi3 = gguf_config_of("phi3");
+  phi3.rotary_dim = 4;
+  phi3.rope_scaling = {.type = RopeType::kLongRope,
+                       .original_max_position_embeddings = 64,
+                       .attention_factor = 1.25,
+                       .short_factor = {1, 2},
+                       .long_factor = {3, 4}};
+  EXPECT_EQ(model_fields_of(phi3).at("phi3.rope.scaling.attn_factor"), GgufScalar(1.25f));
+  EXPECT_EQ(model_fields_of(phi3).at("phi3.rope.dimension_count"), GgufScalar(uint32_t{4}));
+  const std::vector<GgufRopeTensor> tensors = gguf_rope_tensors(phi3);
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_EQ(tensors[0].name, "rope_factors_long.weight");
+  EXPECT_THAT(tensors[0].values, testing::ElementsAre(3, 4));
+  EXPECT_THAT(tensors[1].values, testing::ElementsAre(1, 2));
+
+  ModelConfig olmo3 = gguf_config_of("olmo3");
+  olmo3.sliding_window = {16, 0};
+  olmo3.layer_rope = {LayerRope::kLocal, LayerRope::kGlobal};
+  olmo3.local_rope.theta = 7;
+  expect_error(ExitCode::kBadConfig, {"olmo2", "same rope_theta"}, [&] { gguf_model_fields(olmo3, "m"); });
+}
+
 TEST(GgufModel, SizeLabelsHaveTwoDigits) {
+  EXPECT_EQ(gguf_size_label(47'000'000'000, 45'000'000'000, 8), "8x7.6B");
   EXPECT_EQ(gguf_size_label(8'030'261'248), "8.0B");
   EXPECT_EQ(gguf_size_label(135'000'000), "135M");
   EXPECT_EQ(gguf_size_label(16'400), "16K");

@@ -27,6 +27,7 @@ struct RopeScaling {
   double beta_fast = 32;                            // yarn
   double beta_slow = 1;                             // yarn
   bool truncate = true;                             // yarn
+  double mscale_all_dim = 0;                        // yarn; attention_factor has its effect
   // longrope: of each frequency, in rows up to the original length, and in longer ones
   std::vector<double> short_factor = {};
   std::vector<double> long_factor = {};

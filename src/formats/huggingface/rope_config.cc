@@ -79,6 +79,7 @@ void RopeReader::read_yarn(const JsonNode& rope, RopeScaling& scaling) const {
     if (!(value >= 0 && value <= 1e6)) rope[name].expected("a number from 0 to 1e6");
     return value == 0 ? absent : value;
   };
+  scaling.mscale_all_dim = all_dim;
   scaling.beta_fast = beta("beta_fast", 32);
   scaling.beta_slow = beta("beta_slow", 1);
   scaling.truncate = rope["truncate"].boolean_or(true);

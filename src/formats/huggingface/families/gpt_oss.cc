@@ -65,7 +65,8 @@ FamilyInfo gpt_oss_family() {
                      {"experts_per_token", "ignored", "-"},
                      {"initial_context_length", "ignored", "-"}},
           .read = read_gpt_oss,
-          .names = {.router = "mlp.router"}};
+          .names = {.router = "mlp.router"},
+          .gguf_architecture = "gpt-oss"};
 }
 
 }  // namespace tessera

@@ -26,7 +26,8 @@ FamilyInfo granite_family() {
                      {"residual_multiplier", "read", ""},
                      {"attention_multiplier", "read", ""},
                      {"logits_scaling", "read", ""}},
-          .read = read_granite};
+          .read = read_granite,
+          .gguf_architecture = "granite"};
 }
 
 }  // namespace tessera

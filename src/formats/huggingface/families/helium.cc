@@ -26,7 +26,8 @@ FamilyInfo helium_family() {
           .pad_token_id = 3,
           .has_attention_bias = true,
           .has_mlp_bias = true,
-          .read = read_helium};
+          .read = read_helium,
+          .gguf_architecture = "llama"};
 }
 
 }  // namespace tessera

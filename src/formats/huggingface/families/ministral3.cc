@@ -32,7 +32,8 @@ FamilyInfo ministral3_family() {
       .eos_token_id = 2,
       .pad_token_id = 11,
       .fields = {{"rope.llama_4_scaling_beta", "read", ""}, {"rope.max_position_embeddings", "ignored", ""}},
-      .read = read_ministral3};
+      .read = read_ministral3,
+      .gguf_architecture = "mistral3"};
 }
 
 }  // namespace tessera

@@ -35,7 +35,8 @@ FamilyInfo mixtral_family() {
                     .experts = "block_sparse_moe.experts",
                     .expert_gate = "w1",
                     .expert_up = "w3",
-                    .expert_down = "w2"}};
+                    .expert_down = "w2"},
+          .gguf_architecture = "llama"};
 }
 
 }  // namespace tessera

@@ -14,7 +14,8 @@ FamilyInfo olmo2_family() {
           .has_attention_bias = true,
           .has_qk_norm = true,
           .qk_norm_whole = true,
-          .norm_placement = NormPlacement::kAfter};
+          .norm_placement = NormPlacement::kAfter,
+          .gguf_architecture = "olmo2"};
 }
 
 }  // namespace tessera

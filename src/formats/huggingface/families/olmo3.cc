@@ -19,7 +19,8 @@ FamilyInfo olmo3_family() {
           .has_attention_bias = true,
           .has_qk_norm = true,
           .qk_norm_whole = true,
-          .norm_placement = NormPlacement::kAfter};
+          .norm_placement = NormPlacement::kAfter,
+          .gguf_architecture = "olmo2"};
 }
 
 }  // namespace tessera

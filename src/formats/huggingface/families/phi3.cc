@@ -29,7 +29,8 @@ FamilyInfo phi3_family() {
           .pad_token_id = 32000,
           .fields = {{"partial_rotary_factor", "read", ""}, {"resid_pdrop", "read", "-"}},
           .read = read_phi3,
-          .names = {.qkv = {"self_attn.qkv_proj"}, .gate_up = {"mlp.gate_up_proj"}}};
+          .names = {.qkv = {"self_attn.qkv_proj"}, .gate_up = {"mlp.gate_up_proj"}},
+          .gguf_architecture = "phi3"};
 }
 
 }  // namespace tessera

@@ -35,7 +35,8 @@ FamilyInfo qwen3_moe_family() {
                      {"output_router_logits", "read", "-"},
                      {"router_aux_loss_coef", "read", "-"},
                      {"use_sliding_window", "only", "false"}},
-          .read = read_qwen3_moe};
+          .read = read_qwen3_moe,
+          .gguf_architecture = "qwen3moe"};
 }
 
 }  // namespace tessera

@@ -37,7 +37,8 @@ FamilyInfo smollm3_family() {
           .has_attention_bias = true,
           .has_mlp_bias = true,
           .fields = {{"no_rope_layers", "read", ""}, {"no_rope_layer_interval", "read", ""}},
-          .read = read_smollm3};
+          .read = read_smollm3,
+          .gguf_architecture = "smollm3"};
 }
 
 }  // namespace tessera
