@@ -107,13 +107,13 @@ NetworkGroup& Communicator::open_background_rail() {
   return open(background_, "background rail", 0, world_.num_nodes);
 }
 
-NetworkGroup& Communicator::open_context_rail(int first_node, int num_nodes) {
-  return open(context_, "context rail", first_node, num_nodes);
+NetworkGroup& Communicator::open_token_rail(int first_node, int num_nodes) {
+  return open(token_, "token rail", first_node, num_nodes);
 }
 
 double Communicator::waited_s() const {
   double waited_s = node_->waited_s() + rail_->counters().wait_s;
-  for (const ExtraRail* extra : {&background_, &context_}) {
+  for (const ExtraRail* extra : {&background_, &token_}) {
     if (extra->group) waited_s += extra->group->counters().wait_s;
   }
   return waited_s;
@@ -192,7 +192,7 @@ std::string Communicator::broadcast_text(std::string text, int root, const OpLab
 void Communicator::set_timeout(std::chrono::milliseconds timeout) {
   node_->set_timeout(timeout);
   rail_->set_timeout(timeout);
-  for (ExtraRail* extra : {&background_, &context_}) {
+  for (ExtraRail* extra : {&background_, &token_}) {
     if (extra->group) extra->group->set_timeout(timeout);
   }
 }

@@ -57,10 +57,10 @@ class Communicator {
   NetworkGroup& open_background_rail();
   // nullptr until then; any thread may ask.
   NetworkGroup* background_rail() const { return background_.opened; }
-  // Opens the group of this rail's ranks on nodes [first_node, first_node + num_nodes): each node is in one
-  // such group.
-  NetworkGroup& open_context_rail(int first_node, int num_nodes);
-  NetworkGroup* context_rail() const { return context_.opened; }
+  // Opens the group of this rail's ranks on nodes [first_node, first_node + num_nodes) for all-to-alls of
+  // tokens: each node is in one such group.
+  NetworkGroup& open_token_rail(int first_node, int num_nodes);
+  NetworkGroup* token_rail() const { return token_.opened; }
 
   // Collectives on small values, one from each rank; blocking. T is trivially copyable and takes at most
   // kMaxValueBytes. All ranks get the same bits: sums are taken in the order of ranks.
@@ -132,7 +132,7 @@ class Communicator {
   Communicator* job_ = nullptr;  // the job this is a node of
   std::shared_ptr<NodeGroup> node_;
   std::optional<NetworkGroup> rail_;
-  ExtraRail background_, context_;
+  ExtraRail background_, token_;
   PageBuffer values_;  // [2][world_size][kMaxValueBytes]: two tables alternate
   PageBuffer board_;
   std::vector<std::byte> rail_values_;

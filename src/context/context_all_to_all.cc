@@ -69,7 +69,7 @@ ContextAllToAll::ContextAllToAll(Communicator& comm, const ContextTeam& team, in
   memory_ = comm.node().allocate("all-to-all of heads", local_world_size * of_rank);
   comm.node().prefault(memory_, pool);
   counters_ = comm.node().make_counters("all-to-all of heads", kNumChannels);
-  if (team.num_nodes > 1) rail_ = &comm.open_context_rail(team.first_node, team.num_nodes);
+  if (team.num_nodes > 1) rail_ = &comm.open_token_rail(team.first_node, team.num_nodes);
   parts_.resize(static_cast<size_t>(team.num_nodes));
 }
 
@@ -206,8 +206,8 @@ void ContextAllToAll::run(int64_t row_bytes, int64_t num_tokens, Pack pack, Unpa
       parts_[static_cast<size_t>(node)] = {node * node_bytes, (node + 1) * node_bytes};
     }
     const auto all_bytes = static_cast<size_t>(team_.num_nodes * node_bytes);
-    arrival = rail_->all_to_all({outbox(team_.local()), all_bytes}, {inbox(team_.local()), all_bytes}, parts_,
-                                label);
+    arrival = rail_->all_to_all({outbox(team_.local()), all_bytes}, parts_, {inbox(team_.local()), all_bytes},
+                                parts_, label);
   }
   const int64_t first_here = team_.node() * team_.local_size;
   for (int local = 0; local < team_.local_size; ++local) {

@@ -64,6 +64,7 @@ struct ModelTensor {
   // A matrix [in, out], so that linear_backward_input() computes its product and linear() the gradient.
   bool transposed = false;
   double token_share = 1;  // of the tokens, those it multiplies: each expert takes some
+  int64_t expert = -1;     // the one of its layer that it belongs to
 };
 
 }  // namespace tessera

@@ -33,7 +33,7 @@ void ParameterLayout::append(const ModelTensor& tensor, const ParameterPart& par
   const bool weight_decay = !is_vector(tensor.kind);
   index_.emplace(part.name, parameters_.size());
   parameters_.push_back({part.name, part.shape, num_elements_, count, tensor.kind, weight_decay, tensor.group,
-                         tensor.token_share, part.slice});
+                         tensor.token_share, part.slice, tensor.expert});
   num_elements_ += count;
   num_parameters_ += count;
 }

@@ -28,6 +28,7 @@ struct Parameter {
   int64_t group;           // 0 embedding, 1 + i layer i, number of layers + 1 final norm and LM head
   double token_share = 1;  // ModelTensor::token_share
   FileSlice slice = {};
+  int64_t expert = -1;  // ModelTensor::expert
 };
 
 class ParameterLayout {

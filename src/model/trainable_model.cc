@@ -48,6 +48,9 @@ FormsKept forms_kept(const ActivationLimits& limits) {
 
 TrainableModel::TrainableModel(const ModelConfig& config, DType dtype, Ops& ops)
     : config_(config), dtype_(dtype), ops_(&ops) {
+  one_token_.input_ids = one_token_.positions = {0};
+  one_token_.targets = {kIgnoredLabel};
+  one_token_.cu_seqlens = {0, 1};
   TESSERA_CHECK(dtype == DType::kBF16 || dtype == DType::kF32, "a model in {}", dtype_name(dtype));
 }
 
@@ -248,6 +251,7 @@ LossSums TrainableModel::forward_loss(const PackedBatch& batch, float label_smoo
 }
 
 void TrainableModel::take_part_in_forward_backward(Update gradient_update) {
+  if (expert_exchange() != nullptr) begin(one_token_);
   forward_nothing();
   open_head_gradients();
   close_head_weights();
@@ -255,6 +259,7 @@ void TrainableModel::take_part_in_forward_backward(Update gradient_update) {
 }
 
 void TrainableModel::take_part_in_forward() {
+  if (expert_exchange() != nullptr) begin(one_token_);
   forward_nothing();
   close_head_weights();
 }
@@ -293,6 +298,7 @@ void TrainableModel::open_head_gradients() {
 void TrainableModel::forward_nothing() {
   for (int64_t group = 0; group < head_group(); ++group) {
     open_weights(group, WeightUse::kForward);
+    if (group > 0 && !is_abandoned_) help_with_layer(group - 1);
     close_weights(group);
   }
   open_head_weights();
@@ -313,6 +319,14 @@ void TrainableModel::backward_nothing(WeightUpdate update) {
   for (int64_t group = head_group() - 1; group > 0; --group) {
     open_weights(group, WeightUse::kBackward);
     parameters_.open_gradients(group);
+    if (expert_exchange() != nullptr) {
+      if (update.mode == Update::kOverwrite) ops_->zero(parameters_.gradients(group));
+      if (!is_abandoned_) help_with_layer_backward(group - 1);
+      parameters_.add_squares(group, /*with_matrices=*/true, update.squares);
+      close_weights(group);
+      close_gradients(group);
+      continue;
+    }
     close_weights(group);
     close_zero_gradients(group, update);
   }

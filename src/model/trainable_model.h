@@ -22,6 +22,7 @@
 #include "model/lora.h"
 #include "model/parameter_access.h"
 #include "model/parameters.h"
+#include "ops/expert_exchange.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
 #include "tensor/device.h"
@@ -39,6 +40,7 @@ struct ActivationLimits {
   // byte. At most TrainableModel::num_keepable_outputs().
   int64_t num_kept_outputs = 0;
   bool offload_inputs = false;  // with checkpointing: the layers' inputs wait for backward on disk
+  int64_t expert_nodes = 1;     // nodes among which the experts of a layer are divided
   // Keep the matrices in the packed form the products take, repacked only after weights_changed() or when the
   // ParameterAccess does so.
   bool pack_weights = false;
@@ -118,6 +120,9 @@ class TrainableModel {
   }
   // Allocates the activation memory.
   void reserve(const ActivationLimits& limits);
+  // Given limits.expert_nodes, before the first pass: it must outlive the model. All ranks then run the same
+  // passes, with take_part_in_forward() or take_part_in_forward_backward() where they have no rows.
+  void exchange_rows_with(ExpertExchange& exchange) { expert_exchange_ = &exchange; }
   // Must be called whenever bound weights have been written, before the next forward.
   void weights_changed() { parameters_.weights_changed(); }
   // Bytes allocated by reserve(), excluding memory it had the ParameterAccess allocate.
@@ -179,6 +184,8 @@ class TrainableModel {
   // Whether a backward pass follows, which reads what forward saves.
   bool has_backward() const { return has_backward_; }
   const LoraLimits& lora_limits() const { return lora_limits_; }
+  // Null: every rank has all experts.
+  ExpertExchange* expert_exchange() const { return limits_.expert_nodes > 1 ? expert_exchange_ : nullptr; }
   // What the pass drops of the inputs of adapters; null: nothing.
   const Dropout* adapter_dropout() const {
     return is_training_ && adapter_dropout_.drops() ? &adapter_dropout_ : nullptr;
@@ -248,13 +255,17 @@ class TrainableModel {
   int64_t num_layers() const { return parameters_.num_groups() - 2; }
   int64_t head_group() const { return parameters_.num_groups() - 1; }
   bool is_tied() const { return config_.tie_word_embeddings; }
+  // Of a rank without rows: helps the other ranks to compute a layer whose experts are divided.
+  // Backward adds to the gradients.
+  virtual void help_with_layer(int64_t /*layer*/) {}
+  virtual void help_with_layer_backward(int64_t /*layer*/) {}
   // Asks between_layers_, too.
   void open_weights(int64_t group, WeightUse use);
   void close_weights(int64_t group);
   void close_gradients(int64_t group);
   void open_head_gradients();
   // Open and close the same groups as forward up to the loss, and as backward once the head's gradients are
-  // open, without computing anything: the gradient is zero.
+  // open, without computing anything but what other ranks need: the gradient is zero otherwise.
   void forward_nothing();
   void add_noise();
   void backward_nothing(WeightUpdate update);
@@ -276,6 +287,8 @@ class TrainableModel {
   LayerWatch watch_;
   GradientWatch gradient_watch_;
   ActivationLimits limits_;
+  ExpertExchange* expert_exchange_ = nullptr;
+  PackedBatch one_token_;  // for which buffers are laid out on a rank without rows
   bool has_backward_ = false;
   std::filesystem::path input_file_;
   AsyncFileSettings input_file_settings_;

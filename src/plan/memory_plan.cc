@@ -10,6 +10,7 @@
 #include "checkpoint/piece_codec.h"
 #include "checkpoint/snapshot_slot.h"
 #include "plan/context_plan.h"
+#include "plan/expert_plan.h"
 #include "plan/planned_model.h"
 #include "shard/gradients/gradient_ring.h"
 #include "shard/layout/shard_plan.h"
@@ -64,8 +65,7 @@ int64_t bytes_of_scope(const MemoryPlan& plan, MemoryScope scope) {
 }
 
 int64_t largest_shard(const TrainableModel& model, const MemoryRequest& request) {
-  return shard_plan(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
-                    request.zero.state_tensors)
+  return shard_plan(zero_layout(model.layout(), request.num_nodes, request.local_world_size), request.zero)
       .largest_shard();
 }
 
@@ -229,6 +229,11 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
     add(MemoryKind::kBuffers, "network, all-to-all of heads",
         NetworkGroup::buffer_bytes(num_nodes, request.connections, request.fabric));
   }
+  add(MemoryKind::kBuffers, "rows of experts", expert_buffer_bytes(model, request));
+  add(MemoryKind::kBuffers, "network, rows of experts",
+      request.zero.divides_experts
+          ? NetworkGroup::buffer_bytes(request.num_nodes, request.connections, request.fabric)
+          : 0);
   add(MemoryKind::kProgram, "products of integers", request.product_bytes);
   add(MemoryKind::kProgram, "code and kernels, first use", kFirstUseBytes);
   add(MemoryKind::kProgram, kBaselineName, request.baseline_bytes);
@@ -244,7 +249,7 @@ int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request
   const int64_t num_elements = largest_shard(model, request);
   const int64_t most =
       num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
-      largest_state_bytes(layout, request.zero.state_tensors, /*of_rail=*/false) +
+      largest_state_bytes(layout, request.zero, /*of_rail=*/false) +
       (request.zero.outer                            ? state_bytes(kOuterMomentum.dtype, num_elements)
        : has_gradient_feedback(layout, request.zero) ? state_bytes(kGradientFeedback.dtype, num_elements)
                                                      : 0);

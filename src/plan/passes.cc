@@ -18,9 +18,11 @@ int64_t micro_batches_per_pass(const TrainableModel& model, const ActivationLimi
   constexpr int64_t kEnoughTokens = 2048;
   constexpr int64_t kStateShare = 8;
   const int64_t num_elements = model.layout().num_elements();
+  ZeroSettings settings;
+  settings.state_tensors = state_tensors;
   const int64_t state_bytes =
       num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
-      largest_state_bytes(zero_layout(model.layout(), 1, 1), state_tensors, false) +
+      largest_state_bytes(zero_layout(model.layout(), 1, 1), settings, /*of_rail=*/false) +
       optimizer_state_bytes({}, num_elements, model.dtype()) +
       (model.is_adapted() ? model.weight_layout().num_elements() : 0) * dtype_bytes(model.dtype());
   ActivationLimits limits = micro_batch;

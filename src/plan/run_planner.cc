@@ -11,6 +11,7 @@
 #include "kernels/quantized_weight/quantized_weight.h"
 #include "model/attention_shape.h"
 #include "plan/context_plan.h"
+#include "plan/expert_plan.h"
 #include "plan/passes.h"
 #include "plan/planned_model.h"
 #include "settings/derived.h"
@@ -208,6 +209,24 @@ bool RunPlanner::fits(const MemoryRequest& request, const MachineResources& mach
          (!model_.device().own_memory() || needed_host_bytes(model_, request) <= machine.host_free_bytes);
 }
 
+void RunPlanner::choose_experts(const MachineResources& machine, MemoryRequest* request) const {
+  const AutoChoice choice = spec_.sharding.expert_parallel;
+  if (choice == AutoChoice::kNever || machine.num_nodes == 1) return;
+  const std::string obstacle = expert_parallel_obstacle(spec_, model_.config(), machine.num_nodes);
+  if (!obstacle.empty()) {
+    if (choice == AutoChoice::kAuto) return;
+    fail(ExitCode::kBadConfig, "expert_parallel always cannot be combined with {}", obstacle);
+  }
+  MemoryRequest divided = *request;
+  divided.zero.divides_experts = true;
+  divided.zero.schedule = GatherSchedule::kPerLayer;
+  divided.limits.expert_nodes = machine.num_nodes;
+  if (choice == AutoChoice::kAlways ||
+      (fits(divided, machine) &&
+       (!fits(*request, machine) || divided_experts_are_faster(model_, divided, *request))))
+    *request = divided;
+}
+
 void RunPlanner::choose_packing(const MachineResources& machine, MemoryRequest* request) const {
   check_packed_weights(model_, *request);
   if (spec_.placement.pack_weights != AutoChoice::kAuto || !can_keep_packed_weights(model_, *request)) return;
@@ -254,6 +273,7 @@ MemoryRequest RunPlanner::choose_memory(const MachineResources& machine) const {
   if (may_gather_per_layer(spec_, machine.num_nodes) && !fits(request, machine)) {
     request.zero.schedule = GatherSchedule::kPerLayer;
   }
+  choose_experts(machine, &request);
   choose_chunks_ahead(machine, &request);
   choose_packing(machine, &request);
   choose_kept_outputs(machine, &request);
@@ -261,14 +281,16 @@ MemoryRequest RunPlanner::choose_memory(const MachineResources& machine) const {
 }
 
 MemoryRequest RunPlanner::choose_memory(const MachineResources& machine, GatherSchedule schedule) const {
-  ZeroSettings zero = make_request(machine).zero;
-  zero.schedule = schedule;
-  return choose_memory(machine, zero);
+  MemoryRequest request = make_request(machine);
+  request.zero.schedule = schedule;
+  if (schedule == GatherSchedule::kPerLayer) choose_experts(machine, &request);
+  return choose_memory(machine, request.zero);
 }
 
 MemoryRequest RunPlanner::choose_memory(const MachineResources& machine, const ZeroSettings& zero) const {
   MemoryRequest request = make_request(machine);
   request.zero = zero;
+  request.limits.expert_nodes = zero.divides_experts ? machine.num_nodes : 1;
   request.export_bytes = export_bytes(model_.layout(), spec_.precision.export_dtype(), request);
   choose_chunks_ahead(machine, &request);
   if (spec_.placement.pack_weights == AutoChoice::kAuto) choose_packing(machine, &request);
@@ -294,7 +316,7 @@ void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineResources
   plan->zero = zero_settings(model_, request);
   plan->wire = mean_wire_bytes(zero_layout(model_.layout(), machine.num_nodes, machine.local_world_size),
                                plan->zero, 0);
-  plan->wire.heads = context_wire_bytes(model_, request);
+  plan->wire.tokens = context_wire_bytes(model_, request) + expert_wire_bytes(model_, request);
   plan->free_bytes = machine.free_bytes;
 }
 

@@ -86,6 +86,7 @@ class RunPlanner {
   std::vector<MemoryAlternative> alternatives(const MemoryRequest& request,
                                               const MachineResources& machine) const;
   void choose_chunks_ahead(const MachineResources& machine, MemoryRequest* request) const;
+  void choose_experts(const MachineResources& machine, MemoryRequest* request) const;
   void choose_packing(const MachineResources& machine, MemoryRequest* request) const;
   void choose_kept_outputs(const MachineResources& machine, MemoryRequest* request) const;
 

@@ -92,7 +92,7 @@ std::string text_of(const RunPlan& plan) {
       limits.offload_inputs, limits.pack_weights, zero.stage, static_cast<int>(zero.schedule),
       zero.passes_per_step, zero.update_workspace_bytes, zero.optimizer_in_backward, zero.computes_twice,
       zero.state_folder ? zero.state_folder->chunks_ahead : -1, wire.sent_gather, wire.received_gather,
-      wire.sent_reduce, wire.received_reduce, wire.heads, plan.snapshot_bytes, plan.free_bytes,
+      wire.sent_reduce, wire.received_reduce, wire.tokens, plan.snapshot_bytes, plan.free_bytes,
       plan.fits_without_checkpointing, memory_items_json(plan.memory).dump(), plan.refusal);
 }
 

@@ -181,7 +181,8 @@ struct ShardingSpec {
   bool quantized_weights = false;
   std::optional<GradientCode> quantized_gradients;
   LoadOnce load_once = LoadOnce::kPerNode;
-  int64_t context_parallel_size = 1;  // ranks that share rows (context/context_team.h)
+  int64_t context_parallel_size = 1;               // ranks that share rows (context/context_team.h)
+  AutoChoice expert_parallel = AutoChoice::kAuto;  // experts divided among nodes (plan/expert_plan.h)
   // Set only by a DeepSpeed file. Sizes are in elements; unset ones are derived from the hidden size.
   int64_t max_live_parameters = 1'000'000'000;
   std::optional<int64_t> prefetch_bucket_size;

@@ -221,6 +221,7 @@ void declare_ranks(FlagTable* table, RunSettings* spec) {
   add_field(table, "outer_learning_rate", &outer.learning_rate);
   add_field(table, "outer_momentum", &outer.momentum);
   add_field(table, "context_parallel_size", &sharding.context_parallel_size);
+  add_field(table, "expert_parallel", &sharding.expert_parallel);
   add_field(table, "ddp_timeout", &spec->network.timeout_s);  // LLaMA-Factory's files ask for 180000000
   add_field(table, "connections", &spec->network.connections);
   run_fields().complete(table->add_parsed(

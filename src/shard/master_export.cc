@@ -16,9 +16,12 @@ MasterExport::MasterExport(const ShardPlan& plan, const OwnedPieces& pieces, Com
       comm_(&comm),
       memory_(comm.node().allocate("export of masters", kMasterExportBytes)) {
   for (int64_t g = 0; g < plan.num_groups(); ++g) {
-    const Part group = plan.group(g);
-    for (int64_t begin = group.begin; begin < group.end; begin += kExportElements) {
-      chunks_.push_back({g, {begin, std::min(begin + kExportElements, group.end)}});
+    const Part group = plan.group(g), exchanged = plan.exchanged(g);
+    // No chunk has elements of both.
+    for (const Part& range : {exchanged, Part{exchanged.end, group.end}}) {
+      for (int64_t begin = range.begin; begin < range.end; begin += kExportElements) {
+        chunks_.push_back({g, {begin, std::min(begin + kExportElements, range.end)}});
+      }
     }
   }
 }
@@ -30,7 +33,10 @@ void MasterExport::share(const Chunk& chunk, const WeightSource& own) {
   float* data = memory_.as<float>().data();
   std::vector<Part> byte_parts;
   for (int node = 0; node < world.num_nodes; ++node) {
-    const Part common = intersection(chunk.elements, plan_->rail_part(chunk.group, node, world.local_rank));
+    const int rank = node * world.local_world_size + world.local_rank;
+    const bool is_exchanged = chunk.elements.begin < plan_->exchanged(chunk.group).end;
+    const Part common = intersection(chunk.elements, is_exchanged ? plan_->part(chunk.group, rank)
+                                                                  : plan_->expert_part(chunk.group, rank));
     const int64_t begin = common.size() == 0 ? 0 : common.begin - chunk.elements.begin;
     const int64_t element_bytes = dtype_bytes(DType::kF32);
     byte_parts.push_back({begin * element_bytes, (begin + common.size()) * element_bytes});

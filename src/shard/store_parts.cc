@@ -21,8 +21,10 @@ namespace tessera {
 namespace {
 
 // A rank alone adds gradients up in float32, and nodes that train apart see only themselves.
-ZeroSettings settings_of_node(ZeroSettings settings, DType weight_dtype, const World& world) {
+ZeroSettings settings_of_node(ZeroSettings settings, DType weight_dtype, const Optimizer& optimizer,
+                              const World& world) {
   settings.weight_dtype = weight_dtype;
+  settings.state_tensors = optimizer.state_tensors();
   settings.outer.reset();
   if (world.is_single()) settings.gradient_dtype = DType::kF32;
   return settings;
@@ -37,10 +39,10 @@ StoreParts::StoreParts(TrainableModel& trained, const ZeroSettings& of_job,
       pool(threads),
       node_comm(of_job.outer ? Communicator::of_node(job) : nullptr),
       comm(node_comm ? *node_comm : job),
-      settings(settings_of_node(of_job, model.dtype(), comm.world())),
+      settings(settings_of_node(of_job, model.dtype(), *optimizer, comm.world())),
       placement(placement_of(of_job, comm.world().world_size, model.device().own_memory().has_value())),
       layout(zero_layout(model.layout(), comm.world().num_nodes, comm.world().local_world_size)),
-      plan(shard_plan(layout, optimizer->state_tensors())),
+      plan(shard_plan(layout, settings)),
       pieces(plan, comm.world().rank, /*of_rail=*/of_job.stage == 0),
       node_rank(job.world().node_rank),
       // A product that adds up squares on a device makes the host wait for it.

@@ -50,17 +50,19 @@ void StoreState::write_loaded(int64_t begin, std::span<const float> values) {
     const Part of_group = intersection(given, parts_.plan.group(g));
     if (of_group.size() == 0) continue;
     for (int rank = 0; rank < parts_.plan.world_size(); ++rank) {
-      const Part common = intersection(of_group, parts_.plan.part(g, rank));
-      if (common.size() == 0) continue;
-      const std::span<const float> part =
-          values.subspan(static_cast<size_t>(common.begin - begin), static_cast<size_t>(common.size()));
-      if (parts_.pieces.find(g, common.begin) != nullptr) {
-        write_node_state(StateKind::kMaster, common.begin, part);
-      } else if (weights.dtype() == DType::kF32) {
-        std::copy(part.begin(), part.end(), weights.as<float>() + parts_.weights->index(g, common.begin));
-      } else {
-        std::transform(part.begin(), part.end(), weights.as<bf16>() + parts_.weights->index(g, common.begin),
-                       master_weight);
+      for (const Part& owned : {parts_.plan.part(g, rank), parts_.plan.expert_part(g, rank)}) {
+        const Part common = intersection(of_group, owned);
+        if (common.size() == 0) continue;
+        const std::span<const float> part =
+            values.subspan(static_cast<size_t>(common.begin - begin), static_cast<size_t>(common.size()));
+        if (parts_.pieces.find(g, common.begin) != nullptr) {
+          write_node_state(StateKind::kMaster, common.begin, part);
+        } else if (weights.dtype() == DType::kF32) {
+          std::copy(part.begin(), part.end(), weights.as<float>() + parts_.weights->index(g, common.begin));
+        } else {
+          std::transform(part.begin(), part.end(),
+                         weights.as<bf16>() + parts_.weights->index(g, common.begin), master_weight);
+        }
       }
     }
   }

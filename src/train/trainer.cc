@@ -83,7 +83,7 @@ Trainer::Trainer(const RunSpec& spec, ThreadPool& pool, TrainObserver& observer,
              {export_options_of(setup_), setup_.plan.snapshot_bytes, setup_.output_is_shared,
               *setup_.resume ? setup_.resume->last_saved_step() : -1}),
       runner_(*setup_.model, *setup_.parameters, setup_.data->train, comm, pool, stop_, *setup_.clocked_ops,
-              setup_.context_rank(), step_options_of(setup_)),
+              setup_.context_rank(), setup_.experts ? &*setup_.experts : nullptr, step_options_of(setup_)),
       update_(setup_.spec.clipping, setup_.spec.placement.optimizer_in_backward, *setup_.schedule,
               *setup_.parameters, runner_, files_.saver(), comm),
       gather_(comm.world(), !setup_.spec.placement.offload_dir.empty(), trains_apart()),
@@ -222,6 +222,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& st
   // Excludes the traffic of evaluations and checkpoints.
   disk_meter_.take();
   if (setup_.context) setup_.context->all_to_all().take_network();
+  if (setup_.experts) setup_.experts->take_network();
   mark_phase(setup_.comm, "choosing rows", step + 1);
   const RowLists& passes = setup_.rows->passes_of_step(step);
   const int64_t num_targets = setup_.rows->count_targets(step, passes);
@@ -242,6 +243,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step, const Stopwatch& st
     part->network = network_meter_.take();
     part->network.add(setup_.parameters->take_network());
     if (setup_.context) part->network.add(setup_.context->all_to_all().take_network());
+    if (setup_.experts) part->network.add(setup_.experts->take_network());
     part->disk = disk_meter_.take();
     gather_.run(*part, stop_.share(), files_.saver().share(), setup_.peak->share(), setup_.comm);
   }

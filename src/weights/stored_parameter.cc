@@ -13,7 +13,7 @@ namespace {
 
 // The shape in terms of config.json's fields, for messages.
 std::string_view shape_formula(const std::string& name) {
-  constexpr std::array<std::array<std::string_view, 2>, 35> kFormulas = {{
+  constexpr std::array<std::array<std::string_view, 2>, 40> kFormulas = {{
       {"qkv_proj.weight", "[(num_attention_heads + 2 * num_key_value_heads) * head_dim, hidden_size]"},
       {"gate_up_proj.weight", "[2 * intermediate_size, hidden_size]"},
       {"shared.weight", "[vocab_size, d_model]"},
@@ -40,6 +40,11 @@ std::string_view shape_formula(const std::string& name) {
       {"experts.gate_up_proj", "[num_experts, 2 * moe_intermediate_size, hidden_size]"},
       {"experts.down_proj", "[num_experts, hidden_size, moe_intermediate_size]"},
       {"mlp.gate.weight", "[num_experts, hidden_size]"},
+      {"router.weight", "[num_local_experts, hidden_size]"},
+      {"router.bias", "[num_local_experts]"},
+      {"gate_up_proj_bias", "[num_local_experts, 2 * intermediate_size]"},
+      {"down_proj_bias", "[num_local_experts, hidden_size]"},
+      {"sinks", "[num_attention_heads]"},
       {"block_sparse_moe.gate.weight", "[num_local_experts, hidden_size]"},
       {"w1.weight", "[intermediate_size, hidden_size]"},
       {"w2.weight", "[hidden_size, intermediate_size]"},

@@ -57,7 +57,10 @@ NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank
   chosen.fabric = fabric_ = choose_fabric(options.fabric);
   std::vector<std::unique_ptr<LaneLink>> links = connect(members_, name, chosen, *rendezvous, failures);
   ring_.resize(kMaxRunning);
-  for (NetworkOperation& operation : ring_) operation.parts.reserve(members_.ranks.size());
+  for (NetworkOperation& operation : ring_) {
+    operation.parts.reserve(members_.ranks.size());
+    operation.received_parts.reserve(members_.ranks.size());
+  }
   for (size_t i = 0; i < links.size(); ++i) {
     idle_interval_ = std::max(idle_interval_, links[i]->idle_interval());
     lanes_.push_back(std::make_unique<Lane>(static_cast<int>(i), static_cast<int>(links.size()), members_,
@@ -82,13 +85,14 @@ NetworkGroup::Ticket NetworkGroup::issue(Collective collective, std::span<std::b
   return issue(collective, buffer.data(), parts, -1, label, feedback);
 }
 
-NetworkGroup::Ticket NetworkGroup::all_to_all(std::span<std::byte> sent, std::span<std::byte> received,
-                                              std::span<const Part> parts, const OpLabel& label) {
-  check_parts(parts, std::min(sent.size(), received.size()));
-  for (const Part& part : parts) {
-    TESSERA_CHECK(part.size() == parts[0].size(), "parts of {} and {} bytes", parts[0].size(), part.size());
-  }
-  return issue(Collective::kAllToAll, sent.data(), parts, -1, label, {}, received.data());
+NetworkGroup::Ticket NetworkGroup::all_to_all(std::span<const std::byte> sent,
+                                              std::span<const Part> sent_parts, std::span<std::byte> received,
+                                              std::span<const Part> received_parts, const OpLabel& label) {
+  check_parts(sent_parts, sent.size());
+  check_parts(received_parts, received.size());
+  // Nothing is written to what is sent.
+  return issue(Collective::kAllToAll, const_cast<std::byte*>(sent.data()), sent_parts, -1, label, {},
+               received.data(), received_parts);
 }
 
 NetworkGroup::Ticket NetworkGroup::broadcast(std::span<std::byte> buffer, int root, const OpLabel& label) {

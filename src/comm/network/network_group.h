@@ -117,9 +117,10 @@ class NetworkGroup {
   Ticket reduce_scatter_of_bf16(std::span<bf16> buffer, std::span<const Part> parts, const OpLabel& label) {
     return issue(Collective::kReduceScatterOfBf16, std::as_writable_bytes(buffer), parts, label);
   }
-  // Member i gets part i of `sent` as part index() of its `received`; parts are of one size, and a member's
-  // own is not moved. Cost: every other part is sent and received once.
-  Ticket all_to_all(std::span<std::byte> sent, std::span<std::byte> received, std::span<const Part> parts,
+  // Member i gets sent_parts[i] of `sent` as received_parts[index()] of its `received`, which has that size;
+  // a member's own part is not moved. Cost: every other part is sent and received once.
+  Ticket all_to_all(std::span<const std::byte> sent, std::span<const Part> sent_parts,
+                    std::span<std::byte> received, std::span<const Part> received_parts,
                     const OpLabel& label);
   // Sends the buffer of member `root` to all others along a chain: a member sends and receives every byte at
   // most once.
@@ -160,7 +161,8 @@ class NetworkGroup {
                const OpLabel& label, const GradientFeedback& feedback = {});
   // `data` and `received` are those of NetworkOperation. In a group of one every operation is over at once.
   Ticket issue(Collective collective, std::byte* data, std::span<const Part> parts, int root,
-               const OpLabel& label, const GradientFeedback& feedback = {}, std::byte* received = nullptr);
+               const OpLabel& label, const GradientFeedback& feedback = {}, std::byte* received = nullptr,
+               std::span<const Part> received_parts = {});
   void check_parts(std::span<const Part> parts, size_t num_elements) const;
   // After the workers have ended: in good order, all operations over.
   void leave();

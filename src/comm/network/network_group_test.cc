@@ -297,7 +297,7 @@ TEST_P(NetworkGroupTest, SendsEveryMemberAPartOfItsOwn) {
           sent.insert(sent.end(), part.begin(), part.end());
         }
         const NetworkCounters before = group.counters();
-        group.wait(group.all_to_all(sent, received, parts, {"heads", 2}));
+        group.wait(group.all_to_all(sent, parts, received, parts, {"heads", 2}));
         EXPECT_EQ(group.counters().sent_bytes - before.sent_bytes, (n - 1) * count);
         for (int from = 0; from < n; ++from) {
           const std::vector<std::byte> nothing(static_cast<size_t>(count));

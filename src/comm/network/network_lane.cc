@@ -69,6 +69,7 @@ Lane::Range Lane::chunk_range(const Part& part, int64_t chunk) const {
 int64_t Lane::max_chunks() const {
   int64_t chunks = 0;
   for (const Part& part : operation_->parts) chunks = std::max(chunks, num_chunks(part));
+  for (const Part& part : operation_->received_parts) chunks = std::max(chunks, num_chunks(part));
   return chunks;
 }
 
@@ -79,6 +80,8 @@ const Part& Lane::sent_part(int peer) const {
 
 const Part& Lane::received_part(int peer) const {
   if (operation_->id.collective == Collective::kBroadcast) return operation_->parts[0];
+  if (operation_->id.collective == Collective::kAllToAll)
+    return operation_->received_parts[static_cast<size_t>(peer)];
   return operation_->parts[static_cast<size_t>(kind().sums ? members_.index : peer)];
 }
 

@@ -37,7 +37,8 @@ struct NetworkOperation {
   OperationId id;
   std::byte* data = nullptr;
   std::vector<Part> parts;
-  std::byte* received = nullptr;   // of an all_to_all, laid out as data
+  std::byte* received = nullptr;  // of an all_to_all
+  std::vector<Part> received_parts = {};
   GradientFeedback feedback = {};  // of a reduce_scatter in int8 or int4
 };
 

@@ -49,7 +49,7 @@ NetworkGroup::~NetworkGroup() {
 
 NetworkGroup::Ticket NetworkGroup::issue(Collective collective, std::byte* data, std::span<const Part> parts,
                                          int root, const OpLabel& label, const GradientFeedback& feedback,
-                                         std::byte* received) {
+                                         std::byte* received, std::span<const Part> received_parts) {
   if (members_.size() == 1) return 0;
   int64_t elements = 0;
   for (const Part& part : parts) elements = std::max(elements, part.end);
@@ -69,6 +69,7 @@ NetworkGroup::Ticket NetworkGroup::issue(Collective collective, std::byte* data,
   operation.parts.assign(parts.begin(), parts.end());
   operation.feedback = feedback;
   operation.received = received;
+  operation.received_parts.assign(received_parts.begin(), received_parts.end());
   if (ticket == completed_ + 1) mark_position(ticket, false);
   lock.unlock();
   issued_changed_.notify_all();

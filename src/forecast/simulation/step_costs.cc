@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/divide_up.h"
+#include "plan/expert_plan.h"
 
 namespace tessera {
 namespace {
@@ -54,6 +55,18 @@ StepCosts::Pass cost_of_pass(const StepWalks& walks, const PassShape& shape, con
   return pass;
 }
 
+std::vector<int64_t> expert_bytes(const StepWalks& walks, const PassShape& shape, const StepInputs& inputs) {
+  std::vector<int64_t> bytes(walks.layout().groups().size());
+  if (!inputs.zero.divides_experts) return bytes;
+  const ModelConfig& config = walks.config();
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.has_experts(layer))
+      bytes[static_cast<size_t>(layer) + 1] =
+          inputs.local_world_size * expert_rows_bytes(config, walks.dtype(), shape.num_tokens());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 double StepCosts::passes_s() const {
@@ -91,7 +104,10 @@ StepCosts step_costs(StepWalks& walks, const StepInputs& inputs, OpCosts& op_cos
   std::map<PassShape, StepCosts::Pass> by_shape;
   for (const PassShape& shape : shapes) {
     const auto [cost, is_new] = by_shape.try_emplace(shape);
-    if (is_new) cost->second = cost_of_pass(walks, shape, share, op_costs);
+    if (is_new) {
+      cost->second = cost_of_pass(walks, shape, share, op_costs);
+      cost->second.expert_bytes = expert_bytes(walks, shape, inputs);
+    }
     costs.passes.push_back(cost->second);
   }
   double packing_s = 0;

@@ -16,6 +16,8 @@ struct StepCosts {
   struct Pass {
     std::vector<double> forward_s;   // 0 for the head, which is computed backward only
     std::vector<double> backward_s;  // of group 0: the embedding's gradient
+    // Rows of all ranks of a node that go to the experts of a layer, if these are divided among nodes.
+    std::vector<int64_t> expert_bytes;
   };
   std::vector<Pass> passes;           // of a step
   std::vector<double> packing_s;      // of new weights, before the first use of a group

@@ -12,6 +12,7 @@
 #include "comm/network/link/chunk_count.h"
 #include "kernels/quantized_weight/gradient_blocks.h"
 #include "kernels/quantized_weight/int8_blocks.h"
+#include "plan/expert_plan.h"
 #include "shard/layout/device_window_places.h"
 #include "shard/layout/fetch_order.h"
 #include "shard/outer/outer_plan.h"
@@ -71,17 +72,21 @@ class StepRecorder {
   // The layout of the nodes that share the parameters: a single node if nodes train on their own.
   const ZeroLayout& layout() const { return layout_; }
   const ZeroSettings& settings() const { return settings_; }
-  int64_t group_bytes(int64_t group, DType dtype) const {
-    return layout_.groups[static_cast<size_t>(group)].size() * dtype_bytes(dtype);
+  // What crosses the network: all but divided experts.
+  int64_t group_elements(int64_t group) const {
+    const auto at = static_cast<size_t>(group);
+    const bool has_divided = settings_.divides_experts && !layout_.expert_begins[at].empty();
+    return (has_divided ? layout_.expert_begins[at].front() : layout_.groups[at].end) -
+           layout_.groups[at].begin;
   }
+  int64_t group_bytes(int64_t group, DType dtype) const { return group_elements(group) * dtype_bytes(dtype); }
   int64_t weight_bytes(int64_t group) const {
-    return settings_.quantized_weights ? int8_blocks_bytes(layout_.groups[static_cast<size_t>(group)].size())
+    return settings_.quantized_weights ? int8_blocks_bytes(group_elements(group))
                                        : group_bytes(group, settings_.weight_dtype);
   }
   int64_t gradient_bytes(int64_t group) const {
     if (!settings_.quantized_gradients) return group_bytes(group, settings_.network_dtype);
-    return gradient_blocks_bytes(*settings_.quantized_gradients,
-                                 layout_.groups[static_cast<size_t>(group)].size());
+    return gradient_blocks_bytes(*settings_.quantized_gradients, group_elements(group));
   }
   StepProgram take() { return std::move(program_); }
 
@@ -379,10 +384,16 @@ class Steps {
     weights_.open(group, forward);
     if (packs) recorder_.compute(costs_.packing_s[static_cast<size_t>(group)]);
   }
+  void exchange_rows(const StepCosts::Pass& costs, int64_t group, int64_t times) {
+    const int64_t bytes = costs.expert_bytes.empty() ? 0 : costs.expert_bytes[static_cast<size_t>(group)];
+    for (int64_t i = 0; i < times && bytes > 0; ++i)
+      recorder_.wait(recorder_.issue(TransferKind::kGather, bytes, SimulatedLane::kBackground));
+  }
   void forward(const StepCosts::Pass& costs, bool packs) {
     for (int64_t group = 0; group < head_; ++group) {
       open(group, /*forward=*/true, packs);
       recorder_.compute(costs.forward_s[static_cast<size_t>(group)]);
+      exchange_rows(costs, group, kForwardExchanges);
       weights_.close(group);
     }
     if (is_tied_) open(0, /*forward=*/false, false);
@@ -399,6 +410,7 @@ class Steps {
       weights_.open(group, /*forward=*/false);
       gradients_.open(group);
       recorder_.compute(costs.backward_s[static_cast<size_t>(group)]);
+      exchange_rows(costs, group, kBackwardExchanges);
       weights_.close(group);
       gradients_.close(group);
     }

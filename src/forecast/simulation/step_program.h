@@ -12,13 +12,13 @@
 namespace tessera {
 
 enum class TransferKind {
-  kGather,  // all_gather of weights; stage 0: of sums
+  kGather,  // all_gather of weights; stage 0: of sums. Also rows that go to divided experts or come back
   kReduce,  // reduce_scatter of gradients, or of differences of weights
   kValues   // all_gather of a few numbers: loss and gradient norm, signals
 };
 
 // The connections that a transfer uses: transfers of a lane run in the order of issue, alongside the other
-// lane's.
+// lane's, which is that of exchanges between nodes that train apart, or of rows of experts.
 enum class SimulatedLane { kStep, kBackground };
 inline constexpr size_t kNumLanes = 2;
 

@@ -6,6 +6,7 @@
 #include "context/slice_batch.h"
 #include "model/offloaded_inputs.h"
 #include "optim/newton_schulz.h"
+#include "plan/expert_plan.h"
 #include "shard/layout/weight_window.h"
 
 namespace tessera {
@@ -47,8 +48,8 @@ class Predictor {
     time_.optimizer_s = op_costs_.update_seconds(update_work(walks_, inputs_), share_);
     add_disk();
     if (layout_.num_nodes > 1) add_network();
-    time_.network_s += heads_network_s_;
-    time_.exposed_s += heads_network_s_;
+    time_.network_s += tokens_network_s_;
+    time_.exposed_s += tokens_network_s_;
     time_.other_s = op_costs_.step_s();
     if (inputs_.zero.outer && inputs_.num_nodes > 1) add_exchanges();
     return time_;
@@ -74,9 +75,19 @@ class Predictor {
       time_.products_s += seconds_of(work.packing, &packing) / inputs_.local_world_size;
     }
     if (!accumulates()) time_.local_s += repeats * node_seconds(/*adds=*/pass > 0);
+    if (inputs_.zero.divides_experts) add_expert_exchanges(pass_shape(pass), repeats);
     if (inputs_.context_size == 1) return;
     add_all_to_alls(work.forward, repeats);
     add_all_to_alls(work.backward, repeats);
+  }
+
+  void add_expert_exchanges(const PassShape& pass, double repeats) {
+    const int64_t num_exchanges =
+        num_expert_layers(walks_.config()) * (kForwardExchanges + kBackwardExchanges);
+    const int64_t rows = expert_rows_bytes(walks_.config(), walks_.dtype(), pass.num_tokens());
+    const int64_t sent =
+        num_exchanges * inputs_.local_world_size * rows / inputs_.num_nodes * (inputs_.num_nodes - 1);
+    tokens_network_s_ += repeats * op_costs_.network_seconds(sent, sent, num_exchanges);
   }
 
   void add_all_to_alls(const std::vector<CountedWork>& works, double repeats) {
@@ -87,7 +98,7 @@ class Predictor {
         time_.local_s += times * all_to_all_seconds(bytes, walks_.dtype(), share_, op_costs_);
         if (num_nodes <= 1) continue;
         const int64_t sent = inputs_.local_world_size * bytes / num_nodes * (num_nodes - 1);
-        heads_network_s_ += times * op_costs_.network_seconds(sent, sent, 1);
+        tokens_network_s_ += times * op_costs_.network_seconds(sent, sent, 1);
       }
     }
   }
@@ -222,7 +233,7 @@ class Predictor {
   ZeroLayout layout_;
   StepTime time_;
   double forward_s_ = 0, backward_s_ = 0;  // of all passes
-  double heads_network_s_ = 0;
+  double tokens_network_s_ = 0;
 };
 
 }  // namespace
@@ -274,7 +285,7 @@ UpdateWork update_work(const StepWalks& walks, const StepInputs& inputs) {
   work.weight_dtype = walks.dtype();
   work.gradient_dtype = is_single ? DType::kF32 : inputs.zero.gradient_dtype;
   const StateTensors tensors = inputs.zero.state_tensors;
-  work.state_bytes = largest_state_bytes(layout, tensors, inputs.zero.stage == 0);
+  work.state_bytes = largest_state_bytes(layout, inputs.zero, inputs.zero.stage == 0);
   for (const StateTensor& tensor : tensors) {
     if (is_block_code(tensor.dtype)) work.has_codes = true;
     // Sums of rows and columns, the size of the update, the update.

@@ -9,6 +9,9 @@
 // GPT-OSS has biases in (2), (4) and (6), matrices [in, out] and another activation
 // (MixtureOfExperts::fused).
 //
+// The experts may be divided among nodes (ops/expert_exchange.h): then (4) to (6) and their backward take
+// rows that arrive from the ranks of a rail, in rounds, and their results go back.
+//
 // Adapters (model/lora.h) add to (4) and (6). Conventions are those of mlp_block.h, as is the division into
 // chunks of tokens. Nothing of the routing is kept: backward computes it again, with the same bits.
 #pragma once
@@ -22,6 +25,7 @@
 #include "kernels/moe/expert_rows.h"
 #include "model/blocks/mlp_block.h"
 #include "model/lora.h"
+#include "ops/expert_exchange.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
 
@@ -69,25 +73,37 @@ struct RouterState {
   void reserve(const ModelConfig& config, int64_t max_tokens);
 };
 
+// What the products of experts read and write, for up to Q rows.
+struct ExpertScratch {
+  TensorView x_QD, y_QD;
+  TensorView gate_up_QF2;  // empty if every layer keeps its own
+  TensorView h_QF;
+  TensorView dh_QF;      // training
+  TensorView w_Q, dw_Q;  // F32; of rows that arrive, in training
+};
+
 // Needed only while the block runs. C tokens of a chunk, R = C k.
 struct MoeScratch {
   TensorView norm_TD, rstd_T;
   TensorView p_CE, w_CK;    // F32
   TensorView dw_CK, dl_CE;  // training
-  TensorView x_RD, y_RD;
-  TensorView gate_up_RF2;  // empty if every layer keeps its own
-  TensorView h_RF;
-  TensorView dh_RF;  // training
+  ExpertScratch own;        // the R rows of the chunk; x and y alone if the experts are divided
+  ExpertScratch arriving;   // if they are
   LoraScratch lora;
   RouterState* router = nullptr;
+  ExpertExchange* exchange = nullptr;
 };
 
 // Rows [T k, 2 F] of a layer that keeps them.
 TensorView allocate_expert_gate_up(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);
+// `arriving_rows`: room for so many rows of experts that are divided among nodes, or 0.
 MoeScratch allocate_moe_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
-                                bool training, bool with_gate_up);
+                                bool training, bool with_gate_up, int64_t arriving_rows);
+// The largest number of rows of a chunk of a batch.
+int64_t max_chunk_rows(const ModelConfig& config, int64_t max_tokens);
 
-// As mlp_block_forward() and mlp_block_backward(); saved.gate_up_TF2 has the rows of the experts.
+// As mlp_block_forward() and mlp_block_backward(); saved.gate_up_TF2 has the rows of the experts. A rank
+// without tokens takes part in the exchange of rows if y, or dx, has no rows; nothing is saved or read then.
 void moe_block_forward(Ops& ops, const MoeBlockConfig& config, const MoeWeights& weights,
                        ConstTensorView residual_TD, const MlpSaved& saved, const MoeScratch& scratch,
                        TensorView y_TD);

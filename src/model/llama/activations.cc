@@ -12,7 +12,11 @@ void Activations::reserve(const ModelConfig& config, int64_t max_tokens) {
 }
 
 ActivationPolicy activation_policy(const ModelConfig& config, DType dtype, const ActivationLimits& limits) {
-  return {limits.training, kept_outputs(config, dtype, limits), limits.offload_inputs};
+  ActivationPolicy policy = {limits.training, kept_outputs(config, dtype, limits), limits.offload_inputs};
+  if (limits.expert_nodes > 1)
+    policy.arriving_rows =
+        ExpertExchange::capacity(max_chunk_rows(config, limits.max_tokens), limits.expert_nodes);
+  return policy;
 }
 
 namespace {
@@ -65,7 +69,9 @@ void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_to
                        .raw_TD = raw.raw_TD,
                        .raw_statistics_T = raw.raw_statistics_T};
     layer.mlp.x_TD = stream.x_TD;
-    if (kept.gate_up && config.has_experts(static_cast<int64_t>(i))) {
+    if (config.has_experts(static_cast<int64_t>(i)) && policy.arriving_rows > 0) {
+      // The rows are elsewhere: backward has them come again.
+    } else if (kept.gate_up && config.has_experts(static_cast<int64_t>(i))) {
       layer.mlp.gate_up_TF2 = allocate_expert_gate_up(saved, config, dtype, num_tokens);
     } else if (kept.gate_up) {
       allocate_gate_up_and_raw(saved, config, dtype, num_tokens, layer.mlp);
@@ -76,8 +82,8 @@ void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_to
 
   dx_TD = policy.training ? allocate_tensor(working, dtype, stream_shape) : TensorView();
   const Arena::Mark mark = working.mark();
-  layer_scratch =
-      allocate_layer_scratch(working, config, dtype, num_tokens, policy.training, shares_gate_up, lora);
+  layer_scratch = allocate_layer_scratch(working, config, dtype, num_tokens, policy.training, shares_gate_up,
+                                         policy.arriving_rows, lora);
   layer_scratch.moe.router = &router;
   working.release(mark);
   loss_scratch =

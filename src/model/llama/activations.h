@@ -19,6 +19,7 @@ struct ActivationPolicy {
   std::vector<KeptOutputs> layers;
   bool offloads_inputs = false;  // the inputs share OffloadedInputs::kSlots slots
   LogitsLimits logits = {};
+  int64_t arriving_rows = 0;  // room for them if experts are divided among nodes
 };
 ActivationPolicy activation_policy(const ModelConfig& config, DType dtype, const ActivationLimits& limits);
 

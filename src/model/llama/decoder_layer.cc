@@ -7,7 +7,8 @@
 
 namespace tessera {
 LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
-                                    bool training, bool with_gate_up, const LoraLimits& lora) {
+                                    bool training, bool with_gate_up, int64_t arriving_rows,
+                                    const LoraLimits& lora) {
   LayerScratch scratch;
   const LoraScratch of_adapters = allocate_lora_scratch(arena, lora, dtype, num_tokens, training);
   const Arena::Mark mark = arena.mark();
@@ -18,7 +19,8 @@ LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DTy
   int64_t end = std::max(attention_end, arena.used_bytes());
   if (config.experts) {
     arena.release(mark);
-    scratch.moe = allocate_moe_scratch(arena, config, dtype, num_tokens, training, with_gate_up);
+    scratch.moe =
+        allocate_moe_scratch(arena, config, dtype, num_tokens, training, with_gate_up, arriving_rows);
     end = std::max(end, arena.used_bytes());
   }
   arena.release({end});

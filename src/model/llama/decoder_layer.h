@@ -42,7 +42,10 @@ struct LayerScratch {
   MoeScratch moe;
 };
 LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
-                                    bool training, bool with_gate_up, const LoraLimits& lora);
+                                    bool training, bool with_gate_up, int64_t arriving_rows,
+                                    const LoraLimits& lora);
+
+// `arriving_rows` as in allocate_moe_scratch().
 
 // The MLP block, dense or not, as mlp_block_forward().
 void layer_mlp_forward(Ops& ops, const LayerConfig& config, const LayerWeights& weights,

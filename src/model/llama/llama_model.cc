@@ -83,6 +83,7 @@ void LlamaModel::lay_out(const PackedBatch& batch, Arena& saved, Arena& working)
   sequences_ = {batch.cu_seqlens, table_rows(batch), rope_.table()};
   if (has_local_rope(config())) sequences_.local_rope = local_rope_.table();
   if (!config().experts) return;
+  scratch.moe.exchange = expert_exchange();
   RouterState& router = activations_.router;
   router.sums_load = has_backward() && config().experts->router_aux_loss_coef > 0;
   router.load.reset(config().experts->num_experts);
@@ -136,6 +137,9 @@ OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits) const {
 
 OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits, std::span<const LogitsPieces> logits) const {
   OpsLimits result = ops_limits_of_layers(limits);
+  // All rows that arrive may be of one expert.
+  for (LinearLimits& linear : result.linears)
+    linear.max_rows = std::max(linear.max_rows, policy_of(limits).arriving_rows);
   result.attention = layer_configs_.front().attention.shape;
   result.attention.sliding_window = 0;  // the widest window a layer may have
   if (config().qk_norm_whole) result.head_norm_width = config().num_attention_heads * config().head_dim;
@@ -237,6 +241,22 @@ void LlamaModel::compute_layer(int64_t layer) {
   if (is_last) ops().add(y_TD, saved.mlp.x_TD);
   if (offloaded_ && has_backward()) offloaded_->after_forward(layer, saved.attention.x_TD);
 }
+
+void LlamaModel::help_with_layer(int64_t layer) {
+  const auto i = static_cast<size_t>(layer);
+  if (!config().has_experts(layer) || expert_exchange() == nullptr) return;
+  moe_block_forward(ops(), layer_configs_[i].moe, weights_.layers[i].moe, /*residual_TD=*/{}, /*saved=*/{},
+                    scratch_of(layer).moe, /*y_TD=*/no_tokens());
+}
+
+void LlamaModel::help_with_layer_backward(int64_t layer) {
+  const auto i = static_cast<size_t>(layer);
+  if (!config().has_experts(layer) || expert_exchange() == nullptr) return;
+  moe_block_backward(ops(), layer_configs_[i].moe, weights_.layers[i].moe, grads_.layers[i].moe,
+                     {Update::kAdd, nullptr}, /*saved=*/{}, scratch_of(layer).moe, /*dx_TD=*/no_tokens());
+}
+
+TensorView LlamaModel::no_tokens() const { return activations_.final_x_TD.rows(0, 0); }
 
 LossSums LlamaModel::compute_loss(const PackedBatch& batch, float label_smoothing,
                                   std::span<LossSums> by_sequence) {

@@ -75,6 +75,8 @@ class LlamaModel final : public TrainableModel {
   }
   // The last layer leaves the stream in activations_.final_x_TD.
   void compute_layer(int64_t layer) override;
+  void help_with_layer(int64_t layer) override;
+  void help_with_layer_backward(int64_t layer) override;
   LossSums compute_loss(const PackedBatch& batch, float label_smoothing,
                         std::span<LossSums> by_sequence) override;
   // Also computes the gradient of that stream, in activations_.dx_TD.
@@ -93,6 +95,7 @@ class LlamaModel final : public TrainableModel {
   // What layers drop of the current pass is in both.
   SequenceInfo sequences_of(int64_t layer) const;
   LayerScratch scratch_of(int64_t layer) const;
+  TensorView no_tokens() const;
 
   std::vector<LayerConfig> layer_configs_;
   LlamaWeights weights_;

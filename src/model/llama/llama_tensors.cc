@@ -50,6 +50,7 @@ void list_fused_experts(const ModelConfig& config, const DecoderNames& names, Mo
     in_layer(Kind::kMatrix, weight, gradient,
              {{slice_name(tensor, index), std::move(shape), {tensor, index, E}}});
     tensors.back().transposed = true;
+    tensors.back().expert = index;
     tensors.back().token_share =
         static_cast<double>(config.experts->num_experts_per_tok) / static_cast<double>(E);
   };
@@ -62,7 +63,8 @@ void list_fused_experts(const ModelConfig& config, const DecoderNames& names, Mo
   }
 }
 
-// Every matrix of an expert is a tensor of its own, with packed or quantized forms like any other.
+// The experts come last in a layer, one after the other. Every matrix of one is a tensor of its own, with
+// packed or quantized forms like any other.
 template <typename InLayer, typename Adapted>
 void list_experts(const ModelConfig& config, const DecoderNames& names, MoeWeights& weights, MoeGrads& grads,
                   std::vector<ModelTensor>& tensors, const InLayer& in_layer, const Adapted& adapted) {
@@ -84,8 +86,10 @@ void list_experts(const ModelConfig& config, const DecoderNames& names, MoeWeigh
     in_layer(Kind::kMatrix, expert.w1_F2D, gradient.w1_F2D,
              {{name(names.expert_gate), {F, D}}, {name(names.expert_up), {F, D}}});
     adapted(expert.lora_1, gradient.lora_1, token_share);
+    tensors.back().expert = static_cast<int64_t>(e);
     in_layer(Kind::kMatrix, expert.w2_DF, gradient.w2_DF, {{name(names.expert_down), {D, F}}});
     adapted(expert.lora_2, gradient.lora_2, token_share);
+    tensors.back().expert = static_cast<int64_t>(e);
   }
 }
 

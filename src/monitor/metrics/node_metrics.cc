@@ -105,7 +105,7 @@ void NodeMetrics::write_collectives(Exposition* out) const {
       {"node", comm_.node().collectives()}, {"network", comm_.rail().collectives()}};
   NetworkCounters network = comm_.rail().counters();
   for (const auto& [scope, group] :
-       {std::pair("background", comm_.background_rail()), std::pair("context", comm_.context_rail())}) {
+       {std::pair("background", comm_.background_rail()), std::pair("tokens", comm_.token_rail())}) {
     if (group == nullptr) continue;
     scopes.emplace_back(scope, group->collectives());
     network.sent_bytes += group->counters().sent_bytes;

@@ -33,10 +33,10 @@ void GradientStore::plan_feedback(const ZeroLayout& layout) {
     feedback_begin_.push_back(num_elements);
     num_elements += share_size(g);
     std::vector<Part>& gaps = gaps_.emplace_back();
-    for (int node = 0; node < plan_.num_nodes(); ++node) {
-      const Part part = plan_.rail_part(g, node, local_rank_);
-      const int64_t to_share =
-          share_parts_[static_cast<size_t>(g)][static_cast<size_t>(node)].begin - part.begin;
+    const Share& share = this->share(g);
+    for (size_t i = 0; i < share.elements.size(); ++i) {
+      const Part part = share.elements[i];
+      const int64_t to_share = share.places[i].begin - part.begin;
       for (const Part& gap : gaps_of(part, layout.parameters)) {
         gaps.push_back({gap.begin + to_share, gap.end + to_share});
       }
@@ -63,11 +63,11 @@ void GradientStore::settle_feedback(const std::function<void()>& before_change) 
   if (before_change) before_change();
   NetworkGroup::Ticket last = 0;
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
-    const Part own = own_in_share(g);
+    const Part own = own_in_share(g).front();
     if (!has_own_feedback_[static_cast<size_t>(g)])
       std::fill_n(feedback_of(g) + own.begin, own.size(), bf16{});
     last = comm_->rail().reduce_scatter_of_bf16({feedback_of(g), static_cast<size_t>(share_size(g))},
-                                                share_parts_[static_cast<size_t>(g)], {kErrors, g});
+                                                share(g).exchanged(), {kErrors, g});
   }
   comm_->rail().wait(last);
   feedback_written();
@@ -92,7 +92,7 @@ void GradientStore::clear_sent_feedback() {
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
     for (int node = 0; node < plan_.num_nodes(); ++node) {
       if (node == comm_->world().node_rank) continue;
-      const Part part = share_parts_[static_cast<size_t>(g)][static_cast<size_t>(node)];
+      const Part part = share(g).places[static_cast<size_t>(node)];
       bf16* const errors = feedback_of(g) + part.begin;
       pool_->parallel_blocks(part.size(), kBlockElements, [&](int64_t begin, int64_t end) {
         std::fill(errors + begin, errors + end, bf16{});
@@ -103,7 +103,7 @@ void GradientStore::clear_sent_feedback() {
 
 bf16* GradientStore::own_feedback(int64_t group, int64_t element) const {
   const int64_t first = plan_.part(group, comm_->world().rank).begin;
-  return feedback_of(group) + own_in_share(group).begin + element - first;
+  return feedback_of(group) + own_in_share(group).front().begin + element - first;
 }
 
 void GradientStore::read_feedback(int64_t group, int64_t element, std::span<float> values) const {

@@ -44,14 +44,9 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
   int64_t num_accumulated = 0, largest_share = 0, largest_layer = 0, largest_end = 0;
   const int64_t last = plan.num_groups() - 1;
   for (int64_t g = 0; g <= last; ++g) {
-    std::vector<Part>& parts = share_parts_.emplace_back();
-    int64_t at = 0;
-    for (const Part& part : plan.rail_parts(g, local_rank_)) {
-      parts.push_back({at, at + part.size()});
-      at += part.size();
-    }
-    largest_share = std::max(largest_share, at);
-    const int64_t size = whole_ ? at : own_in_share(g).size();
+    const Share& share = shares_.emplace_back(share_of(g));
+    largest_share = std::max(largest_share, share.size);
+    const int64_t size = whole_ ? share.size : share.own_size;
     accumulator_begin_.push_back(on_sum_ ? 0 : num_accumulated);
     num_accumulated = on_sum_ ? std::max(num_accumulated, size) : num_accumulated + size;
     const bool is_layer = takes_layer_place(layout, g);
@@ -78,8 +73,22 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
   }
 }
 
-Part GradientStore::own_in_share(int64_t group) const {
-  return share_parts_[static_cast<size_t>(group)][static_cast<size_t>(comm_->world().node_rank)];
+GradientStore::Share GradientStore::share_of(int64_t group) const {
+  const int rank = comm_->world().rank;
+  Share share = {.elements = plan_.rail_parts(group, local_rank_), .places = {}};
+  share.elements.push_back(plan_.expert_part(group, rank));
+  share.own_size = plan_.part(group, rank).size() + share.elements.back().size();
+  for (const Part& part : share.elements) {
+    const int64_t begin = num_ranks_ == 1 ? part.begin - plan_.group(group).begin : share.size;
+    share.places.push_back({begin, begin + part.size()});
+    share.size = begin + part.size();
+  }
+  return share;
+}
+
+std::array<Part, 2> GradientStore::own_in_share(int64_t group) const {
+  const std::vector<Part>& places = share(group).places;
+  return {places[static_cast<size_t>(comm_->world().node_rank)], places.back()};
 }
 
 GradientStore::Slot& GradientStore::slot_of(int64_t group) {
@@ -98,13 +107,16 @@ ConstTensorView GradientStore::gradients() const {
 
 int64_t GradientStore::index(int64_t group, int64_t element) const {
   const int64_t begin = accumulator_begin_[static_cast<size_t>(group)];
-  const Part own = plan_.part(group, comm_->world().rank);
-  if (!whole_) return begin + element - own.begin;
-  for (int node = 0; node < plan_.num_nodes(); ++node) {
-    const Part part = plan_.rail_part(group, node, local_rank_);
+  if (!whole_) {
+    const Part own = plan_.part(group, comm_->world().rank), experts = share(group).elements.back();
+    const bool is_expert = experts.begin <= element && element < experts.end;
+    return begin + element + (is_expert ? own.size() - experts.begin : -own.begin);
+  }
+  const Share& share = this->share(group);
+  for (size_t i = 0; i < share.elements.size(); ++i) {
+    const Part part = share.elements[i];
     if (element < part.begin || element >= part.end) continue;
-    return begin + share_parts_[static_cast<size_t>(group)][static_cast<size_t>(node)].begin + element -
-           part.begin;
+    return begin + share.places[i].begin + element - part.begin;
   }
   TESSERA_CHECK(false, "element {} of group {} is not in the share of rank {}", element, group,
                 comm_->world().rank);
@@ -182,14 +194,15 @@ void GradientStore::sum_next() {
 template <typename Body>
 void GradientStore::for_each_part(int64_t group, const Body& body) {
   const Part range = plan_.group(group);
-  for (int node = 0; node < plan_.num_nodes(); ++node) {
-    const Part part = plan_.rail_part(group, node, local_rank_);
+  const Share& share = this->share(group);
+  for (size_t i = 0; i < share.elements.size(); ++i) {
+    const Part part = share.elements[i];
     if (part.size() == 0) continue;
     inputs_.clear();
     for (int rank = 0; rank < num_ranks_; ++rank) {
       inputs_.emplace_back(slot_data(rank, group) + part.begin - range.begin);
     }
-    body(share_parts_[static_cast<size_t>(group)][static_cast<size_t>(node)].begin, part.size());
+    body(share.places[i].begin, part.size());
   }
 }
 
@@ -235,7 +248,7 @@ float* GradientStore::take_staging() {
 
 void GradientStore::start_reduction(int64_t group, float* share, uint64_t number, Update update) {
   const std::span<float> data(share, static_cast<size_t>(share_size(group)));
-  const std::vector<Part>& parts = share_parts_[static_cast<size_t>(group)];
+  const std::span<const Part> parts = this->share(group).exchanged();
   const OpLabel label = {kWhat, group};
   NetworkGroup& rail = comm_->rail();
   NetworkGroup::Ticket ticket = 0;
@@ -260,11 +273,12 @@ void GradientStore::finish_oldest_reduction() {
   reductions_.pop_front();
   comm_->rail().wait(reduction.ticket);
   if (reduces_in_place()) return;
-  const Part own = own_in_share(reduction.group);
-  if (own.size() > 0) {
+  int64_t to = accumulator_begin_[static_cast<size_t>(reduction.group)];
+  for (const Part& own : own_in_share(reduction.group)) {
+    if (own.size() == 0) continue;
     const RankInput sum = reduction.data + own.begin;
-    const int64_t first = accumulator_begin_[static_cast<size_t>(reduction.group)];
-    accumulate({&sum, 1}, reduction.update, first + (whole_ ? own.begin : 0), own.size());
+    accumulate({&sum, 1}, reduction.update, to + (whole_ ? own.begin : 0), own.size());
+    if (!whole_) to += own.size();
   }
   if (staging_.size_bytes() == 0) {  // frees the buffer the model writes to
     num_summed_ = reduction.number;
@@ -289,7 +303,7 @@ void GradientStore::share_sums() {
   std::vector<Part> byte_parts;
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
     byte_parts.clear();
-    for (const Part& part : share_parts_[static_cast<size_t>(g)]) {
+    for (const Part& part : share(g).exchanged()) {
       byte_parts.push_back({part.begin * element_bytes, part.end * element_bytes});
     }
     const std::span<std::byte> share = accumulators_.as<std::byte>().subspan(

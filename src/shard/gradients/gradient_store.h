@@ -15,6 +15,7 @@
 // next sum and stay in memory until they are settled again, as a checkpoint may still be reading them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -79,6 +80,17 @@ class GradientStore final : public GradientPath {
     int64_t offset = 0;     // elements from the start of a rank's buffers
     uint64_t last_use = 0;  // number of the last group closed in it
   };
+  // A rank's share of a group: the parts of its rail by node, then its own of divided experts; and where they
+  // are in the share. A rank alone on its node has it where the model writes the group; otherwise the parts
+  // are back to back.
+  struct Share {
+    std::vector<Part> elements, places;
+    int64_t size = 0;
+    int64_t own_size = 0;
+
+    // Of the rail.
+    std::span<const Part> exchanged() const { return std::span(places).first(places.size() - 1); }
+  };
   // Closed by this rank but not yet summed.
   struct Closed {
     int64_t group;
@@ -95,8 +107,11 @@ class GradientStore final : public GradientPath {
 
   Slot& slot_of(int64_t group);
   float* slot_data(int local_rank, int64_t group) const;
-  int64_t share_size(int64_t group) const { return share_parts_[static_cast<size_t>(group)].back().end; }
-  Part own_in_share(int64_t group) const;
+  int64_t share_size(int64_t group) const { return share(group).size; }
+  Share share_of(int64_t group) const;
+  const Share& share(int64_t group) const { return shares_[static_cast<size_t>(group)]; }
+  // The places of this rank's own parts in its share: what the network sums, and experts.
+  std::array<Part, 2> own_in_share(int64_t group) const;
   // Sums the oldest closed group over the ranks of the node.
   void sum_next();
   // Calls body(inputs, begin in the share, size) for each part of a group's share; the inputs are the buffers
@@ -141,10 +156,10 @@ class GradientStore final : public GradientPath {
   std::vector<Slot> slots_;
   std::vector<size_t> slot_index_;  // by group
   PageBuffer accumulators_;
-  std::vector<int64_t> accumulator_begin_;      // by group
-  std::vector<std::vector<Part>> share_parts_;  // by group and node: the share, its parts back to back
-  PageBuffer staging_;                          // shares on the network if accumulators have no room for them
-  PageBuffer rounding_;                         // BF16 accumulators: float32 sums before they are rounded
+  std::vector<int64_t> accumulator_begin_;  // by group
+  std::vector<Share> shares_;               // by group
+  PageBuffer staging_;                      // shares on the network if accumulators have no room for them
+  PageBuffer rounding_;                     // BF16 accumulators: float32 sums before they are rounded
   std::vector<std::byte*> staging_free_;
   PageBuffer feedback_;                  // BF16, the shares of all groups
   std::vector<int64_t> feedback_begin_;  // by group

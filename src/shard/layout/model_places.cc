@@ -16,6 +16,10 @@ ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_w
   for (const Parameter& parameter : layout.parameters()) {
     out.parameters.push_back(
         {{parameter.offset, parameter.offset + parameter.num_elements}, shape_of(parameter)});
+    if (parameter.expert < 0) continue;
+    out.expert_begins.resize(out.groups.size());
+    std::vector<int64_t>& begins = out.expert_begins[static_cast<size_t>(parameter.group)];
+    if (std::ssize(begins) == parameter.expert) begins.push_back(parameter.offset);
   }
   return out;
 }

@@ -12,15 +12,15 @@ Part intersection(const Part& a, const Part& b) {
 OwnedPieces::OwnedPieces(const ShardPlan& plan, int rank, bool of_rail)
     : rank_(rank), is_single_(plan.world_size() == 1) {
   const int node_rank = rank / plan.local_world_size(), local_rank = rank % plan.local_world_size();
-  int64_t state = 0;
+  const auto add = [&](int64_t group, const Part& part) {
+    if (part.size() > 0) pieces_.push_back({group, part, num_elements()});
+  };
   for (int64_t g = 0; g < plan.num_groups(); ++g) {
     for (int node = 0; node < plan.num_nodes(); ++node) {
       if (!of_rail && node != node_rank) continue;
-      const Part part = plan.rail_part(g, node, local_rank);
-      if (part.size() == 0) continue;
-      pieces_.push_back({g, part, state});
-      state += part.size();
+      add(g, plan.rail_part(g, node, local_rank));
     }
+    add(g, plan.expert_part(g, rank));
   }
 }
 

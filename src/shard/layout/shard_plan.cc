@@ -8,8 +8,19 @@
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "ops/expert_exchange.h"
 
 namespace tessera {
+namespace {
+
+// The share of one of `count` owners of a range, all of the same size but for the last ones.
+Part share_of(const Part& range, int64_t alignment, int64_t count, int64_t index) {
+  const int64_t share = round_up(divide_up(range.size(), count), alignment);
+  const int64_t begin = std::min(index * share, range.size());
+  return {range.begin + begin, range.begin + std::min(begin + share, range.size())};
+}
+
+}  // namespace
 
 ShardPlan::ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size)
     : groups_(std::move(groups)),
@@ -44,6 +55,13 @@ ShardPlan::ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes,
   cuts_.resize(groups_.size());
   std::vector<int64_t> owned(static_cast<size_t>(world_size()));
   for (const size_t group : order) cut_group(group, indivisible, &owned);
+}
+
+ShardPlan::ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size,
+                     std::vector<std::vector<int64_t>> expert_begins)
+    : ShardPlan(std::move(groups), alignment, num_nodes, local_world_size) {
+  TESSERA_CHECK(expert_begins.size() == groups_.size(), "experts of {} groups", expert_begins.size());
+  expert_begins_ = std::move(expert_begins);
 }
 
 // Gives the ranks with the least so much of the group that they all end with the same; then moves each cut
@@ -90,17 +108,35 @@ int64_t ShardPlan::largest_group() const {
   return largest;
 }
 
+Part ShardPlan::exchanged(int64_t group) const {
+  const Part range = this->group(group);
+  if (!divides_experts() || expert_begins_[static_cast<size_t>(group)].empty()) return range;
+  return {range.begin, expert_begins_[static_cast<size_t>(group)].front()};
+}
+
+Part ShardPlan::node_expert_part(int64_t group, int node_rank) const {
+  const int64_t end = this->group(group).end;
+  if (!divides_experts()) return {end, end};
+  const std::vector<int64_t>& begins = expert_begins_[static_cast<size_t>(group)];
+  const ExpertRange experts = experts_of_node(std::ssize(begins), num_nodes_, node_rank);
+  const auto begin_of = [&](int64_t expert) {
+    return expert < std::ssize(begins) ? begins[static_cast<size_t>(expert)] : end;
+  };
+  return {begin_of(experts.begin), begin_of(experts.end)};
+}
+
+Part ShardPlan::expert_part(int64_t group, int rank) const {
+  return share_of(node_expert_part(group, rank / local_world_size_), alignment_, local_world_size_,
+                  rank % local_world_size_);
+}
+
 Part ShardPlan::part(int64_t group, int rank) const {
   TESSERA_CHECK(0 <= rank && rank < world_size(), "rank {} of {}", rank, world_size());
   if (!cuts_.empty()) {
     const std::vector<int64_t>& cuts = cuts_[static_cast<size_t>(group)];
     return {cuts[static_cast<size_t>(rank)], cuts[static_cast<size_t>(rank) + 1]};
   }
-  const Part range = this->group(group);
-  const int64_t share = round_up((range.size() + world_size() - 1) / world_size(), alignment_);
-  const int64_t begin = std::min(rank * share, range.size());
-  const int64_t end = std::min(begin + share, range.size());
-  return {range.begin + begin, range.begin + end};
+  return share_of(exchanged(group), alignment_, world_size(), rank);
 }
 
 Part ShardPlan::node_part(int64_t group, int node_rank) const {
@@ -110,13 +146,14 @@ Part ShardPlan::node_part(int64_t group, int node_rank) const {
 
 int64_t ShardPlan::shard_elements(int rank) const {
   int64_t count = 0;
-  for (int64_t g = 0; g < num_groups(); ++g) count += part(g, rank).size();
+  for (int64_t g = 0; g < num_groups(); ++g) count += part(g, rank).size() + expert_part(g, rank).size();
   return count;
 }
 
 int64_t ShardPlan::node_elements(int node_rank) const {
   int64_t count = 0;
-  for (int64_t g = 0; g < num_groups(); ++g) count += node_part(g, node_rank).size();
+  for (int64_t g = 0; g < num_groups(); ++g)
+    count += node_part(g, node_rank).size() + node_expert_part(g, node_rank).size();
   return count;
 }
 
@@ -130,7 +167,8 @@ int64_t ShardPlan::largest_shard() const {
 int64_t ShardPlan::largest_part() const {
   int64_t largest = 0;
   for (int64_t group = 0; group < num_groups(); ++group) {
-    for (int rank = 0; rank < num_candidates(); ++rank) largest = std::max(largest, part(group, rank).size());
+    for (int rank = 0; rank < num_candidates(); ++rank)
+      largest = std::max(largest, part(group, rank).size() + expert_part(group, rank).size());
   }
   return largest;
 }

@@ -1,6 +1,7 @@
 // The assignment of elements in the flat array of parameters to ranks. Every parameter group (embedding,
 // layer, head) is cut into one part per rank, in the order of ranks, so that a node's parts are contiguous
-// and every layer's work is shared by all.
+// and every layer's work is shared by all. Where experts are divided among nodes, these parts are of what
+// precedes the experts of a group, and a rank also has a part of the experts that its node computes.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,10 @@ class ShardPlan {
   // cut so that all ranks own about the same over all groups; any may own nothing of a group.
   ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size,
             const std::vector<Part>& indivisible);
+  // A plan in which experts are divided (ops/expert_exchange.h). `expert_begins`: by group, the first element
+  // of each expert, the last of which ends with the group; a group may have none.
+  ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size,
+            std::vector<std::vector<int64_t>> expert_begins);
 
   int world_size() const { return num_nodes_ * local_world_size_; }
   int num_nodes() const { return num_nodes_; }
@@ -29,15 +34,21 @@ class ShardPlan {
   int64_t num_elements() const;  // in all groups
   int64_t largest_group() const;
 
-  // The part of a group that a rank owns.
+  // The elements of a group that all nodes use, and that cross the network: all but divided experts.
+  Part exchanged(int64_t group) const;
+  // The part of these that a rank owns.
   Part part(int64_t group, int rank) const;
   // All parts of a node, contiguous.
   Part node_part(int64_t group, int node_rank) const;
+  // The part of divided experts that a rank owns, empty without any; all such parts of a node, contiguous.
+  Part expert_part(int64_t group, int rank) const;
+  Part node_expert_part(int64_t group, int node_rank) const;
+  bool divides_experts() const { return !expert_begins_.empty(); }
   // Elements that a rank or a node owns over all groups.
   int64_t shard_elements(int rank) const;
   int64_t node_elements(int node_rank) const;
-  // The number of ranks to compare for the largest share: one, unless cuts must avoid something.
-  int num_candidates() const { return cuts_.empty() ? 1 : world_size(); }
+  // The number of ranks to compare for the largest share: one, unless cuts depend on what is there.
+  int num_candidates() const { return cuts_.empty() && !divides_experts() ? 1 : world_size(); }
   // The most that any rank or node owns.
   int64_t largest_shard() const;
   int64_t largest_part() const;  // of a group
@@ -58,6 +69,7 @@ class ShardPlan {
   int local_world_size_;
   // By group, if some ranges are indivisible: where every rank's part begins, plus the end.
   std::vector<std::vector<int64_t>> cuts_;
+  std::vector<std::vector<int64_t>> expert_begins_;  // by group, if experts are divided
 };
 
 }  // namespace tessera

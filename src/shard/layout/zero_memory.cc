@@ -21,14 +21,16 @@ struct RailShare {
   int64_t largest = 0;  // of a group
 };
 
-// The largest of any rail.
+// The largest of any rank: the same on all nodes unless experts are divided.
 RailShare rail_share(const ShardPlan& plan) {
   RailShare share;
-  for (int rail = 0; rail < std::min(plan.num_candidates(), plan.local_world_size()); ++rail) {
+  const int num_ranks = plan.divides_experts() ? plan.num_candidates()
+                                               : std::min(plan.num_candidates(), plan.local_world_size());
+  for (int rank = 0; rank < num_ranks; ++rank) {
     int64_t total = 0;
     for (int64_t g = 0; g < plan.num_groups(); ++g) {
-      int64_t count = 0;
-      for (const Part& part : plan.rail_parts(g, rail)) count += part.size();
+      int64_t count = plan.expert_part(g, rank).size();
+      for (const Part& part : plan.rail_parts(g, rank % plan.local_world_size())) count += part.size();
       share.largest = std::max(share.largest, count);
       total += count;
     }
@@ -57,9 +59,9 @@ ValueCounts value_counts(const ZeroLayout& layout, std::span<const Part> parts) 
 
 // The value counts of every rank, or rail. If tensors are elementwise there is one entry: the largest
 // count.
-std::vector<ValueCounts> value_counts(const ZeroLayout& layout, StateTensors tensors, bool of_rail) {
-  const ShardPlan plan = shard_plan(layout, tensors);
-  if (is_elementwise(tensors))
+std::vector<ValueCounts> value_counts(const ZeroLayout& layout, const ZeroSettings& settings, bool of_rail) {
+  const ShardPlan plan = shard_plan(layout, settings);
+  if (is_elementwise(settings.state_tensors))
     return {ValueCounts(of_rail ? rail_share(plan).num_elements : plan.largest_shard())};
   std::vector<ValueCounts> counts;
   for (int owner = 0; owner < (of_rail ? plan.local_world_size() : plan.world_size()); ++owner) {
@@ -77,7 +79,7 @@ std::vector<ValueCounts> value_counts(const ZeroLayout& layout, StateTensors ten
 // The most that any rank has.
 StateOnDisk largest_state_on_disk(const ZeroLayout& layout, const ZeroSettings& settings) {
   StateOnDisk largest;
-  for (const ValueCounts& counts : value_counts(layout, settings.state_tensors, settings.stage == 0)) {
+  for (const ValueCounts& counts : value_counts(layout, settings, settings.stage == 0)) {
     const StateOnDisk bytes = state_on_disk(settings.state_tensors, settings.weight_dtype, counts,
                                             settings.state_folder->chunks_ahead);
     largest.memory_bytes = std::max(largest.memory_bytes, bytes.memory_bytes);
@@ -166,7 +168,12 @@ int64_t ZeroLayout::num_elements() const {
   return count;
 }
 
-ShardPlan shard_plan(const ZeroLayout& layout, StateTensors tensors) {
+ShardPlan shard_plan(const ZeroLayout& layout, const ZeroSettings& settings) {
+  const StateTensors tensors = settings.state_tensors;
+  if (settings.divides_experts) {
+    TESSERA_CHECK(is_elementwise(tensors), "experts are divided, and {}", names_of(tensors));
+    return {layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size, layout.expert_begins};
+  }
   if (is_elementwise(tensors))
     return {layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size};
   TESSERA_CHECK(!layout.parameters.empty());
@@ -177,10 +184,10 @@ ShardPlan shard_plan(const ZeroLayout& layout, StateTensors tensors) {
   return {layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size, indivisible};
 }
 
-int64_t largest_state_bytes(const ZeroLayout& layout, StateTensors tensors, bool of_rail) {
+int64_t largest_state_bytes(const ZeroLayout& layout, const ZeroSettings& settings, bool of_rail) {
   int64_t largest = 0;
-  for (const ValueCounts& counts : value_counts(layout, tensors, of_rail)) {
-    largest = std::max(largest, state_tensor_bytes(tensors, counts));
+  for (const ValueCounts& counts : value_counts(layout, settings, of_rail)) {
+    largest = std::max(largest, state_tensor_bytes(settings.state_tensors, counts));
   }
   return largest;
 }
@@ -259,7 +266,7 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   TESSERA_CHECK(0 <= settings.stage && settings.stage <= 3 && settings.passes_per_step > 0,
                 "stage {}, {} passes", settings.stage, settings.passes_per_step);
   const int64_t weight_size = dtype_bytes(settings.weight_dtype);
-  const ShardPlan plan = shard_plan(layout, settings.state_tensors);
+  const ShardPlan plan = shard_plan(layout, settings);
   const RailShare share = rail_share(plan);
   const bool accumulates_whole = accumulates_whole_gradient(layout, settings);
   const int64_t num_owned = settings.stage == 0 ? share.num_elements : plan.largest_shard();
@@ -305,8 +312,7 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
     return memory;
   }
   memory.remainder_bytes = remainder_bytes(num_owned, settings.weight_dtype);
-  memory.optimizer_bytes =
-      largest_state_bytes(layout, settings.state_tensors, settings.stage == 0) + scratch_bytes;
+  memory.optimizer_bytes = largest_state_bytes(layout, settings, settings.stage == 0) + scratch_bytes;
   return memory;
 }
 
@@ -343,7 +349,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
 WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& settings, int node_rank) {
   WireBytes wire;
   if (layout.num_nodes == 1) return wire;
-  const ShardPlan plan = shard_plan(layout, settings.state_tensors);
+  const ShardPlan plan = shard_plan(layout, settings);
   const int64_t sum_size = dtype_bytes(settings.gradient_dtype);
   const int64_t num_peers = layout.num_nodes - 1;
   const int64_t num_reductions =

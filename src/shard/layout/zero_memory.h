@@ -59,6 +59,8 @@ struct ZeroLayout {
   int local_world_size = 1;
   bool tied_embeddings = false;  // the gradients of group 0 are in use from the head to the end of a pass
   std::vector<ZeroParameter> parameters = {};  // ascending; needed unless state is elementwise
+  // By group: where each of its experts begins, in the order of experts, which end with the group.
+  std::vector<std::vector<int64_t>> expert_begins = {};
 
   int world_size() const { return num_nodes * local_world_size; }
   int64_t num_elements() const;  // in all groups
@@ -89,6 +91,9 @@ struct ZeroSettings {
   // except while layers are in use (device_window_places.h).
   bool optimizer_on_host = false;
   bool parameters_on_host = false;
+  // Nodes own the experts that they compute, for the tokens of all (ops/expert_exchange.h): these cross no
+  // network. With sharded weights and elementwise state only.
+  bool divides_experts = false;
   bool computes_twice = false;  // a step's pass, first for the gradient norm alone
   // On one rank, with optimizer_in_backward: the weights of decoder layers are in a file in this folder.
   std::optional<StateFileSettings> weight_folder = {};
@@ -100,9 +105,9 @@ struct ZeroSettings {
 };
 
 // The owners of all elements: parameters that the optimizer needs whole are not cut.
-ShardPlan shard_plan(const ZeroLayout& layout, StateTensors tensors);
-// Bytes of the tensors for what a rank owns, or a rail: the most that any has.
-int64_t largest_state_bytes(const ZeroLayout& layout, StateTensors tensors, bool of_rail);
+ShardPlan shard_plan(const ZeroLayout& layout, const ZeroSettings& settings);
+// Bytes of the state tensors for what a rank owns, or a rail: the most that any has.
+int64_t largest_state_bytes(const ZeroLayout& layout, const ZeroSettings& settings, bool of_rail);
 
 // Where a rank that updates in the backward pass has the float32 gradients of each group, one group after the
 // other in the same place.
@@ -184,10 +189,10 @@ struct WireBytes {
   int64_t received_gather = 0;
   int64_t sent_reduce = 0;
   int64_t received_reduce = 0;
-  int64_t heads = 0;  // of rows that ranks share, sent and received (plan/context_plan.h)
+  int64_t tokens = 0;  // of rows or experts that ranks share, sent and received (plan/)
 
-  int64_t sent() const { return sent_gather + sent_reduce + heads; }
-  int64_t received() const { return received_gather + received_reduce + heads; }
+  int64_t sent() const { return sent_gather + sent_reduce + tokens; }
+  int64_t received() const { return received_gather + received_reduce + tokens; }
 };
 
 WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& settings, int node_rank);

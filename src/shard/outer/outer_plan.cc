@@ -15,7 +15,7 @@ ZeroLayout on_one_node(ZeroLayout layout) {
 // The pieces of what a local rank keeps, noted down by fragment.
 std::vector<Part> cut_pieces(const ZeroLayout& layout, const ZeroSettings& settings, int local_rank,
                              int64_t piece_elements, std::vector<std::vector<int64_t>>* fragments) {
-  const ShardPlan node = shard_plan(on_one_node(layout), settings.state_tensors);
+  const ShardPlan node = shard_plan(on_one_node(layout), settings);
   std::vector<Part> pieces;
   for (int64_t group = 0; group < node.num_groups(); ++group) {
     const Part kept = node.part(group, local_rank);

@@ -4,8 +4,9 @@ namespace tessera {
 
 void GroupUpdate::run(int64_t group, int64_t next, const OptimizerStep& step,
                       const ChangeHook& before_change) const {
-  const Part own = plan.part(group, rank);
-  if (before_change && own.size() > 0) before_change({own.begin, own.end});
+  for (const Part& own : {plan.part(group, rank), plan.expert_part(group, rank)}) {
+    if (before_change && own.size() > 0) before_change({own.begin, own.end});
+  }
   const auto first = [&](int64_t of) { return first_range[static_cast<size_t>(of)]; };
   state.announce(first(next), first(next + 1));
   state.update(first(group), first(group + 1), step);

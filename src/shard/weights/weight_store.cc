@@ -56,7 +56,8 @@ void WeightStore::allocate_parts(ThreadPool& pool) {
   int64_t end = 0;
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
     owned_begin_[static_cast<size_t>(g)] = end;
-    end += plan_.node_part(g, comm_->world().node_rank).size();
+    const int node = comm_->world().node_rank;
+    end += plan_.node_part(g, node).size() + plan_.node_expert_part(g, node).size();
   }
   weights_ = ranks.allocate("own weights", std::max<int64_t>(end, 1) * element_bytes_);
   ranks.prefault(weights_, pool);
@@ -76,9 +77,13 @@ TensorView WeightStore::memory() const {
 }
 
 int64_t WeightStore::index(int64_t group, int64_t element) const {
-  const int64_t first =
-      sharded_ ? plan_.node_part(group, comm_->world().node_rank).begin : plan_.group(group).begin;
-  return owned_begin_[static_cast<size_t>(group)] + element - first;
+  const int64_t begin = owned_begin_[static_cast<size_t>(group)];
+  if (!sharded_) return begin + element - plan_.group(group).begin;
+  const int node = comm_->world().node_rank;
+  const Part exchanged = plan_.node_part(group, node), experts = plan_.node_expert_part(group, node);
+  return experts.begin <= element && element < experts.end
+             ? begin + exchanged.size() + element - experts.begin
+             : begin + element - exchanged.begin;
 }
 
 // Increases with every update of every group.
@@ -117,16 +122,18 @@ void WeightStore::updated(int64_t group) {
     return;
   }
   std::byte* data = resident_data_[static_cast<size_t>(group)];
-  if (sharded_) copy_own_part(group, data);
+  if (sharded_) copy_own_parts(group, data);
   start_fetch(group, data, kResident, stamp(group));
 }
 
-void WeightStore::copy_own_part(int64_t group, std::byte* to) const {
-  const Part part = plan_.part(group, comm_->world().rank);
-  if (part.size() == 0) return;
-  std::memcpy(to + (part.begin - plan_.group(group).begin) * element_bytes_,
-              weights_.data() + index(group, part.begin) * element_bytes_,
-              static_cast<size_t>(part.size() * element_bytes_));
+void WeightStore::copy_own_parts(int64_t group, std::byte* to) const {
+  const int rank = comm_->world().rank;
+  for (const Part& part : {plan_.part(group, rank), plan_.expert_part(group, rank)}) {
+    if (part.size() == 0) continue;
+    std::memcpy(to + (part.begin - plan_.group(group).begin) * element_bytes_,
+                weights_.data() + index(group, part.begin) * element_bytes_,
+                static_cast<size_t>(part.size() * element_bytes_));
+  }
 }
 
 void WeightStore::start_fetch(int64_t group, std::byte* data, int64_t channel, uint64_t value) {
@@ -208,7 +215,7 @@ void WeightStore::start_gather(const Fetch& fetch) {
   counters_.wait_all(kClosedGathered, slot.last_close, {kWeights, fetch.group});
   slot.gather = ++num_gathers_;
   slot.is_complete = false;
-  copy_own_part(fetch.group, slot.data);
+  copy_own_parts(fetch.group, slot.data);
   start_fetch(fetch.group, slot.data, kGathered, slot.gather);
 }
 

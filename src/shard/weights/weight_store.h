@@ -76,7 +76,7 @@ class WeightStore final : public WeightPlace {
   std::byte* open_gathered(int64_t group, bool forward);
   void allocate_parts(ThreadPool& pool);
   void start_gather(const Fetch& fetch);
-  void copy_own_part(int64_t group, std::byte* to) const;
+  void copy_own_parts(int64_t group, std::byte* to) const;
   void start_fetch(int64_t group, std::byte* data, int64_t channel, uint64_t value);
   // Waits for and announces this rank's fetches up to `value` of the channel, then any others that have
   // arrived.

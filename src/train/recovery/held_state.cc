@@ -238,7 +238,7 @@ void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool
   const auto ranges_of_then = [&](int64_t rank) {
     const ZeroLayout of_then =
         zero_layout(layout, static_cast<int>(held.id.num_nodes), static_cast<int>(held.id.local_world_size));
-    return without_gaps(layout, owned_ranges(shard_plan(of_then, {}), static_cast<int>(rank)));
+    return without_gaps(layout, owned_ranges(shard_plan(of_then, ZeroSettings()), static_cast<int>(rank)));
   };
   // The last one may be lacking, or not be wanted: kGradientFeedback.
   const size_t num_tensors = std::min(tensors.size(), static_cast<size_t>(held.num_state_tensors));

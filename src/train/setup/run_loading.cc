@@ -8,6 +8,7 @@
 #include "io/disk_rate.h"
 #include "io/file.h"
 #include "model/attention_shape.h"
+#include "model/blocks/moe_block.h"
 #include "model/initialize.h"
 #include "platform/memory_info.h"
 #include "report/run_phase.h"
@@ -76,6 +77,13 @@ void load_run(RunSetup& setup) {
   if (setup.context) {
     setup.context->open(setup.comm, attention_shape(setup.model->config(), 0), setup.model->dtype(),
                         setup.plan.limits.max_tokens, setup.pool);
+  }
+  if (setup.plan.zero.divides_experts) {
+    const ModelConfig& config = setup.model->config();
+    setup.experts.emplace(setup.comm, config.experts->num_experts,
+                          max_chunk_rows(config, setup.plan.limits.max_tokens),
+                          config.hidden_size * dtype_bytes(setup.model->dtype()), setup.pool);
+    setup.model->exchange_rows_with(*setup.experts);
   }
   if (setup.frozen) {
     setup.record.base = setup.frozen->load(*setup.model_file, loading_progress(setup));

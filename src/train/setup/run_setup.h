@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "context/expert_rail.h"
 #include "shard/parameter_store.h"
 #include "shard/weights/frozen_weights.h"
 #include "train/setup/form_choice.h"
@@ -21,6 +22,7 @@ struct RunSetup : RunInputs {
   const RunForm form;
   RunSpec& spec = form.spec;
   std::optional<FrozenWeights> frozen;  // with adapters
+  std::optional<ExpertRail> experts;    // if they are divided among nodes
   std::unique_ptr<ParameterStore> parameters;
   int64_t loading_peak_bytes = 0;  // resident, of this rank
 };

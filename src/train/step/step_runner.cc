@@ -16,7 +16,7 @@ PassKind kind_of(int64_t pass, int64_t num_passes) {
 
 StepRunner::StepRunner(TrainableModel& model, ParameterStore& parameters, const Dataset& dataset,
                        Communicator& comm, ThreadPool& pool, StopAgreement& stop, ClockedOps& ops,
-                       ContextRank* context, const StepOptions& options)
+                       ContextRank* context, ExpertExchange* experts, const StepOptions& options)
     : model_(model),
       parameters_(parameters),
       dataset_(dataset),
@@ -25,6 +25,7 @@ StepRunner::StepRunner(TrainableModel& model, ParameterStore& parameters, const 
       stop_(stop),
       ops_(ops),
       context_(context),
+      experts_(experts),
       options_(options) {
   model_.call_between_layers([this](int64_t group, WeightUse use) {
     mark_layer(group, use);
@@ -58,12 +59,17 @@ bool StepRunner::continue_computing() {
   return false;
 }
 
-// Ranks that share rows abandon a pass together: each needs what the others compute.
+// Ranks that share rows or experts abandon a pass together: each needs what the others compute.
 bool StepRunner::may_compute() {
   const bool is_wanted = stop_.continue_computing();
-  if (context_ == nullptr) return is_wanted;
-  if (!is_wanted) context_->all_to_all().wish_to_abandon();
-  return !context_->all_to_all().is_abandoned();
+  if (!is_wanted && context_ != nullptr) context_->all_to_all().wish_to_abandon();
+  if (!is_wanted && experts_ != nullptr) experts_->wish_to_abandon();
+  return context_ != nullptr || experts_ != nullptr ? !has_abandoned() : is_wanted;
+}
+
+bool StepRunner::has_abandoned() {
+  if (context_ != nullptr) return context_->all_to_all().is_abandoned();
+  return experts_ != nullptr ? experts_->is_abandoned() : stop_.has_abandoned();
 }
 
 int64_t StepRunner::num_passes(const RowLists& passes) const {
@@ -78,7 +84,7 @@ std::span<const int64_t> StepRunner::rows_of(const RowLists& passes, int64_t pas
 void StepRunner::run_pass(const RowLists& passes, int64_t pass, PassKind kind, StepPart* part) {
   const WeightUpdate update = parameters_.begin_pass(pass == 0, kind);
   const std::span<const int64_t> rows = rows_of(passes, pass);
-  if (rows.empty() || (context_ ? context_->all_to_all().is_abandoned() : stop_.has_abandoned())) {
+  if (rows.empty() || has_abandoned()) {
     model_.take_part_in_forward_backward(update.mode);
   } else {
     const Stopwatch time;

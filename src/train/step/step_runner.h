@@ -14,6 +14,7 @@
 #include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
 #include "ops/clocked_ops.h"
+#include "ops/expert_exchange.h"
 #include "platform/thread_pool.h"
 #include "report/disk_use.h"
 #include "shard/parameter_store.h"
@@ -54,11 +55,11 @@ struct LossDivisor {
 
 class StepRunner {
  public:
-  // Arguments passed by reference must outlive this. `ops`: the model's. `context`: set if ranks share rows.
-  // The model calls `stop` between layers from now on.
+  // Arguments passed by reference must outlive this. `ops`: the model's. `context`: set if ranks share rows,
+  // `experts` if nodes share experts. The model calls `stop` between layers from now on.
   StepRunner(TrainableModel& model, ParameterStore& parameters, const Dataset& dataset, Communicator& comm,
              ThreadPool& pool, StopAgreement& stop, ClockedOps& ops, ContextRank* context,
-             const StepOptions& options);
+             ExpertExchange* experts, const StepOptions& options);
 
   // Collective. `passes`: those of all ranks, or teams of them (StepRows). loss = sum of the token losses /
   // the targets of the whole step, so that passes count by their targets. nullopt if the step was abandoned
@@ -81,6 +82,7 @@ class StepRunner {
   void mark_layer(int64_t group, WeightUse use);
   bool continue_computing();
   bool may_compute();
+  bool has_abandoned();
   // Ranks that share rows.
   int64_t team_size() const { return size_of_team(context_); }
   int64_t num_passes(const RowLists& passes) const;
@@ -95,6 +97,7 @@ class StepRunner {
   StopAgreement& stop_;
   ClockedOps& ops_;
   ContextRank* context_;
+  ExpertExchange* experts_;
   StepOptions options_;
 
   int64_t step_ = 0;  // the one being run, from 1

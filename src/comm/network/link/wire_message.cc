@@ -20,11 +20,13 @@ std::string_view name_of(uint8_t collective) {
   return collective < kCollectives.size() ? kCollectives[collective].message : "an unknown operation";
 }
 
+bool has_common_size(uint8_t collective) { return collective != static_cast<uint8_t>(Collective::kAllToAll); }
+
 std::string describe(uint8_t collective, uint64_t number, int root, const OpLabel& label,
                      int64_t total_bytes) {
   const std::string from = root < 0 ? std::string() : fmt::format(" from member {}", root);
-  return fmt::format("{} {}{} of {}, {}", name_of(collective), number, from, to_string(label),
-                     count_of(total_bytes, "byte"));
+  const std::string text = fmt::format("{} {}{} of {}", name_of(collective), number, from, to_string(label));
+  return has_common_size(collective) ? text + ", " + count_of(total_bytes, "byte") : text;
 }
 
 WireHeader header_without_checksums(const OperationId& operation, int64_t chunk, int64_t payload_bytes) {
@@ -32,8 +34,10 @@ WireHeader header_without_checksums(const OperationId& operation, int64_t chunk,
   header.magic = WireHeader::kMagic;
   header.collective = static_cast<uint8_t>(operation.collective);
   header.number = operation.number;
-  header.total_bytes = operation.total_bytes;
-  header.parts_hash = operation.parts_hash;
+  if (has_common_size(header.collective)) {
+    header.total_bytes = operation.total_bytes;
+    header.parts_hash = operation.parts_hash;
+  }
   header.layer = operation.label.layer;
   header.root = operation.root;
   header.chunk = static_cast<uint32_t>(chunk);

@@ -56,7 +56,8 @@ constexpr const CollectiveKind& kind_of(Collective collective) {
 // Payload bytes of `num_elements` elements of a part.
 int64_t wire_bytes(Collective collective, int64_t num_elements);
 
-// The properties of an operation on which all members must agree.
+// The properties of an operation on which all members must agree, but for the sizes of an all-to-all: each
+// member has its own.
 struct OperationId {
   uint64_t number = 0;  // from 1, in the order of issue
   Collective collective = Collective::kAllGather;

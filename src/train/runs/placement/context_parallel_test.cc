@@ -219,13 +219,13 @@ TEST(ContextParallelRun, MovesWhatThePlanSays) {
     run.spec.placement.merge_micro_batches = AutoChoice::kNever;
     run.spec.placement.gradient_checkpointing = *mode != 0;
     const RecordingObserver seen = train_ranks(run.spec, {2, 2}).front();
-    EXPECT_GT(seen.plan.wire.heads, 0);
+    EXPECT_GT(seen.plan.wire.tokens, 0);
     for (const StepMetrics& step : seen.steps) {
       if (step.step == 1) continue;
       EXPECT_EQ(step.network->sent_bytes, 2 * seen.plan.wire.sent()) << "step " << step.step;
     }
     run.spec.sharding.context_parallel_size = 2;
-    EXPECT_EQ(train_ranks(run.spec, {2, 2}).front().plan.wire.heads, 0);
+    EXPECT_EQ(train_ranks(run.spec, {2, 2}).front().plan.wire.tokens, 0);
   }
 }
 
