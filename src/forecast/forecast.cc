@@ -116,6 +116,7 @@ class Forecaster {
     ScheduleForecast out;
     static_cast<TrafficForecast&>(out) = forecast_traffic(request, plan.wire);
     out.schedule = plan.zero.schedule;
+    out.divides_experts = plan.zero.divides_experts;
     out.node_bytes = plan.memory.node_bytes();
     out.fits = needed_bytes(model_, request) <= machine_.free_bytes;
     MemoryRequest quantized = request;
@@ -125,7 +126,7 @@ class Forecaster {
       planner_.fill_memory(quantized, machine_, &plan);
       out.int8_weights = forecast_traffic(quantized, plan.wire);
     }
-    if (!request.zero.quantized_gradients) {
+    if (!request.zero.quantized_gradients && !request.zero.divides_experts) {
       quantized.zero.quantized_gradients = GradientCode::kInt4;
       // The errors take memory that the plan may have spent on something else.
       quantized = planner_.choose_memory(machine_, quantized.zero);

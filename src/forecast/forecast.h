@@ -51,6 +51,7 @@ struct TrafficForecast {
 // Forecasts a run with one gather schedule.
 struct ScheduleForecast : TrafficForecast {
   GatherSchedule schedule = GatherSchedule::kPerStep;
+  bool divides_experts = false;
   int64_t node_bytes = 0;  // memory
   bool fits = false;
   // The forecast with zero_quantized_weights, if that is possible and not already set.

@@ -69,6 +69,11 @@ std::string network_text(const RunForecast& forecast) {
         each);
   }
   if (forecast.seldom) add_schedule(apart_name(kForecastSyncEvery), *forecast.seldom);
+  for (const ScheduleForecast& each : forecast.schedules) {
+    if (each.divides_experts)
+      text += fmt::format("  ({}: with experts divided among nodes, to which {} of rows go)\n",
+                          schedule_name(each.schedule), format_bytes(each.wire.tokens));
+  }
   if (has_int8) text += "  (int8: with --zero_quantized_weights true)\n";
   if (has_int4) {
     text += fmt::format("  (int4: with --zero_quantized_gradients int4{})\n",
@@ -109,12 +114,14 @@ OrderedJson traffic_json(const TrafficForecast& traffic) {
           {"received_gather_bytes", traffic.wire.received_gather},
           {"sent_reduce_bytes", traffic.wire.sent_reduce},
           {"received_reduce_bytes", traffic.wire.received_reduce},
+          {"sent_token_bytes", traffic.wire.tokens},
           {"network_s", traffic.network_s},
           {"time", time_json(traffic.time)}};
 }
 
 OrderedJson schedule_json(const ScheduleForecast& each, int64_t sync_every) {
   OrderedJson schedule = {{"schedule", schedule_name(each.schedule)},
+                          {"divides_experts", each.divides_experts},
                           {"sync_every", sync_every},
                           {"node_bytes", each.node_bytes},
                           {"fits", each.fits}};
@@ -173,9 +180,10 @@ std::string forecast_text(const RunForecast& forecast) {
                       format_count(cluster.local_world_size, "rank"),
                       format_count(forecast.num_threads, "thread"));
   if (cluster.world_size() > 1) {
-    text += fmt::format("zero     stage {}, {}{}, gradients {}\n", forecast.zero.stage,
+    text += fmt::format("zero     stage {}, {}{}, gradients {}{}\n", forecast.zero.stage,
                         schedule_name(forecast.zero.schedule), forecast.schedule_is_auto ? " (auto)" : "",
-                        dtype_name(forecast.zero.gradient_dtype));
+                        dtype_name(forecast.zero.gradient_dtype),
+                        forecast.zero.divides_experts ? ", experts divided among nodes" : "");
   }
   text += fmt::format(
       "step     {} in rows of {}{}\npasses   {} a rank, {} each\n",
@@ -208,6 +216,7 @@ std::string forecast_json(const RunForecast& forecast) {
       {"num_threads", forecast.num_threads},
       {"zero_stage", forecast.zero.stage},
       {"gather_schedule", schedule_name(forecast.zero.schedule)},
+      {"divides_experts", forecast.zero.divides_experts},
       {"gradient_checkpointing", forecast.gradient_checkpointing},
       {"max_length", forecast.row_tokens},
       {"tokens_per_step", forecast.tokens_per_step},

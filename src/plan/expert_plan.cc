@@ -66,7 +66,7 @@ bool divided_experts_are_faster(const TrainableModel& model, const MemoryRequest
                            zero_settings(model, request), 0)
         .sent();
   };
-  return wire(divided) + 2 * expert_wire_bytes(model, divided) < wire(whole);
+  return wire(divided) + expert_wire_bytes(model, divided) * 3 / 2 < wire(whole);
 }
 
 }  // namespace tessera

@@ -31,8 +31,8 @@ inline constexpr int64_t kBackwardExchanges = 3;
 int64_t expert_wire_bytes(const TrainableModel& model, const MemoryRequest& request);
 
 // Whether a step with divided experts takes less time on the network than `whole`, the same request with
-// every node computing all experts. Rows wait for the network, weights and gradients mostly cross it while
-// the nodes compute: a byte of a row counts twice.
+// every node computing all experts. Nodes wait for rows, while a third of weights and gradients crosses as
+// they compute: a byte of a row counts one and a half times.
 bool divided_experts_are_faster(const TrainableModel& model, const MemoryRequest& divided,
                                 const MemoryRequest& whole);
 

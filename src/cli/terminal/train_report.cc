@@ -72,7 +72,8 @@ void TerminalReport::print_plan(const RunPlan& plan) const {
   print("memory\n{}", indented(memory_table(plan.memory, plan.free_bytes)));
   print("disk     {}\n", disk_text(plan.disk));
   if (plan.memory.num_nodes > 1) {
-    print("network  {} sent per node and step\n", format_bytes(plan.wire.sent()));
+    print("network  {} sent per node and step{}\n", format_bytes(plan.wire.sent()),
+          plan.zero.divides_experts ? ", experts divided among nodes" : "");
   }
   flush_output();
 }
