@@ -261,6 +261,7 @@ if [ -n "$cards" ]; then
     --max_vcpus "$((${card_vcpus:-0} > 1024 ? card_vcpus : 1024))" "${card_flags[@]}"
   apply "$state/card_nodes.yaml"
 fi
+apply "$here/namespace.yaml"
 # Its claim is that of the next document.
 runtime=(tessera deploy runtime --trainer "v${trainer%.*}" --image "$image" --storage_class none)
 write "$state/runtime.yaml" "${runtime[@]}"

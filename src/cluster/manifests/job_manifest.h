@@ -108,7 +108,8 @@ struct RuntimeSettings {
   std::vector<std::pair<std::string, std::string>> secrets;  // names and tokens
 };
 
-// Namespace, Secrets, PriorityClass, claim, NetworkPolicies and ClusterTrainingRuntime.
+// PriorityClass, Secrets, claim, NetworkPolicies and ClusterTrainingRuntime, for a namespace that exists: to
+// delete them as a file leaves its jobs.
 std::string runtime_documents(const DeployTemplates& templates, const RuntimeSettings& runtime);
 
 // The volume of a cluster of deploy/eks: `context` has the variables of cluster_storage.yaml.jinja; `storage`

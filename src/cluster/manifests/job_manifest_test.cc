@@ -346,6 +346,7 @@ TEST(RuntimeManifest, HasWhatItsJobsNeedInEveryForm) {
     std::string text = runtime_documents(DeployTemplates(), runtime);
     EXPECT_EQ(text, runtime_documents(DeployTemplates(), runtime)) << "the same every time";
     EXPECT_EQ(text.find("kind: Secret"), std::string::npos);
+    EXPECT_EQ(text.find("kind: Namespace"), std::string::npos) << "kubectl delete -f would delete all jobs";
     text += "---\n" + job_documents(DeployTemplates(), small_job(kind.value), "0123456789abcdef");
     EXPECT_THAT(lint_manifests(parse_manifests(text, "all")), ElementsAre()) << kind.text;
     EXPECT_EQ(text.find("ClusterTrainingRuntime") != std::string::npos, is_trainer(kind.value));

@@ -114,6 +114,8 @@ start_controllers() {
   for each in jobset-system kubeflow-system kubeflow kueue-system training monitoring; do
     until_true 300 apiserver eval "kubectl get namespace $each || kubectl create namespace $each"
   done
+  # With its warnings about pods.
+  until_true 300 apiserver kubectl apply --server-side -f "$root/deploy/eks/namespace.yaml"
 
   # Kubeflow Trainer looks for its certificate below TMPDIR, Kueue for that of its metrics in /etc.
   export TMPDIR=$state/tmp

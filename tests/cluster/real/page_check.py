@@ -35,9 +35,11 @@ def prepare(command):
         apply(deploy("queue", "--nodes", "4"))
     elif command.startswith("kubectl label node"):
         kubectl("label", "node", "--selector", "nodeType=cpu-amx", "nodeType-")
+    elif command.startswith("kubectl create namespace"):
+        kubectl("delete", "namespace", "training")
+        kubectl("delete", "persistentvolume", "training-training-data")
     elif command.startswith("kubectl delete namespace"):
-        claim = get("persistentvolumeclaims", "training-data")
-        check(claim and claim["status"]["phase"] == "Bound", "page: the commands before leave namespace and claim", claim)
+        check_nothing_is_shared()
     elif "enforce=baseline" in command:
         wait("the namespace of before is gone", lambda: request("GET", "api/v1/namespaces/training") is None)
         add_namespace("training", **{"pod-security.kubernetes.io/enforce": "restricted"})
@@ -45,6 +47,15 @@ def prepare(command):
         check_status("training-data-owner", 2, "the cluster refuses its pods", "violates PodSecurity")
     elif "--for=condition=complete" in command:
         end_pod(wait("the owner's pod", lambda: find("pods", "batch.kubernetes.io/job-name=training-data-owner"))[0], 0, "chown")
+
+
+def check_nothing_is_shared():
+    """What `deploy runtime` and `deploy queue` have written is gone, and the namespace is not."""
+    kinds = "clustertrainingruntime,priorityclass,persistentvolume,clusterqueue,resourceflavor,workloadpriorityclass,networkpolicy,localqueue,persistentvolumeclaim"
+    found = kubectl("get", kinds, "--namespace", "training", "-l", "app.kubernetes.io/part-of=tessera", "--output", "name").stdout.split()
+    left = [each for each in found if not re.search("cuda|gpu", each)]  # the page deletes one runtime and its queue
+    check(not left, "page: its commands delete what all jobs share", left)
+    check(get("secrets", "tessera-metrics"), "page: and leave the namespace with its Secrets")
 
 
 def check_command(command):
