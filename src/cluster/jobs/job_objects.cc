@@ -148,6 +148,10 @@ void get_progress(const Kubectl& kubectl, JobObjects* job) {
     commands.push_back({"logs", object_name(*rank0), "--container", text_at(main_container(*rank0), "/name"),
                         "--namespace", job->name_space, "--tail=60", "--request-timeout=30s"});
   }
+  const auto lost =
+      std::ranges::find_if(job->pods, [&](const Json& pod) { return !lost_node_of(*job, pod).empty(); });
+  if (!has_log && running == job->pods.end() && lost != job->pods.end())
+    job->unread_folder = output_folder(*job, main_container(*lost));
   const Json container = running == job->pods.end() ? Json() : main_container(*running);
   const std::string folder = output_folder(*job, container);
   if (!folder.empty()) {

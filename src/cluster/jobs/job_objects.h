@@ -37,6 +37,7 @@ struct JobObjects {
   std::vector<Json> nodes;      // on which pods are
   std::string log;              // the last lines of rank 0
   Json last_step;               // the last line of the run's metrics.jsonl; null if that cannot be read
+  std::string unread_folder;    // of the run, where lost nodes have left no pod that could be asked; else ""
   std::vector<std::string> not_allowed;  // kinds that this user may not see
 };
 

@@ -91,6 +91,10 @@ std::optional<Diagnosis> on_lost_node(const JobObjects& job) {
                   "pod {} there counts as running until Kubernetes ends it, {} s after the node was lost",
                   object_name(*each.pod), toleration_seconds(*each.pod)));
   }
+  if (!job.unread_folder.empty()) {
+    found.details.push_back(fmt::format(
+        "no pod is left that could say the last step: it is in {}/metrics.jsonl", job.unread_folder));
+  }
   found.advice = fmt::format(
       "if {} machine is off for good: kubectl delete node {} (the cloud's controller does so once the "
       "instance has "
