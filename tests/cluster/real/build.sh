@@ -34,6 +34,7 @@ fi
 # build PACKAGE PROGRAM
 build() {
   [ ! -x "$cache/bin/$2" ] || return 0
+  echo "building $2"
   local begin=$SECONDS version="k8s.io/component-base/version.gitVersion=$KUBERNETES"
   go build -mod=mod -p "${BUILD_JOBS:-$(nproc)}" -trimpath -ldflags "-s -w -X $version" -o "$cache/bin/$2.part" "$1"
   mv "$cache/bin/$2.part" "$cache/bin/$2"
@@ -48,6 +49,7 @@ build sigs.k8s.io/kueue/cmd/kueue kueue
 # build_apart PROGRAM PACKAGE MODULE VERSION [TAGS]: with the libraries of its own release.
 build_apart() {
   [ ! -x "$cache/bin/$1" ] || return 0
+  echo "building $1"
   local begin=$SECONDS
   mkdir -p "$cache/modules/$1"
   (

@@ -171,8 +171,8 @@ def run_lost(rank, trainer):
         os.kill(int(file.read()), signal.SIGKILL)
     wait("its pod is to go", lambda: "deletionTimestamp" in get("pods", name)["metadata"])
     # All pods of a JobSet end. The other one of a Job waits for the lost one, and reads metrics.jsonl for status.
-    gone, seen = ([pods[int(rank)]], ("last seen: step ",)) if trainer == "job" else (pods, ())
-    check_status(job.path, 2, f"pod {name} there is Terminating", f"kubectl delete node {lost}", *seen)
+    gone, seen = ([pods[int(rank)]], "last seen: step ") if trainer == "job" else (pods, f"it is in /data/runs/{job.name}/metrics.jsonl")
+    check_status(job.path, 2, f"pod {name} there is Terminating", f"kubectl delete node {lost}", seen)
     index = len(glob.glob(f"{STATE}/real-*.pid"))
     start_node(index)
     kubectl("delete", "node", lost)
