@@ -51,7 +51,8 @@ def prepare(command):
 
 def check_nothing_is_shared():
     """What `deploy runtime` and `deploy queue` have written is gone, and the namespace is not."""
-    kinds = "clustertrainingruntime,priorityclass,persistentvolume,clusterqueue,resourceflavor,workloadpriorityclass,networkpolicy,localqueue,persistentvolumeclaim"
+    kinds = ("clustertrainingruntime,priorityclass,persistentvolume,persistentvolumeclaim,networkpolicy,clusterqueue,localqueue,resourceflavor,"
+             "workloadpriorityclass")
     found = kubectl("get", kinds, "--namespace", "training", "--output", "name", "-l",
                     "app.kubernetes.io/part-of=tessera,!app.kubernetes.io/instance").stdout.split()  # jobs have policies of their own
     left = [each for each in found if not re.search("cuda|gpu", each)]  # the page deletes one runtime and its queue
