@@ -58,13 +58,13 @@ RunSettings divided(const MixtureRun& run, const Ranks& ranks) {
   return spec;
 }
 
-class ExpertParallel : public testing::TestWithParam<Ranks> {
+class ExpertParallel : public testing::TestWithParam<RanksCase> {
  protected:
   // Trains alone and with experts divided, which must do the same.
   void expect_same_run(const MixtureRun& run) {
     const RecordingObserver expected = run.train();
-    const RunSpec spec = divided(run, GetParam());
-    const RecordingObserver found = train_ranks(spec, GetParam()).front();
+    const RunSpec spec = divided(run, GetParam().ranks);
+    const RecordingObserver found = train_ranks(spec, GetParam().ranks).front();
     EXPECT_TRUE(found.plan.zero.divides_experts);
     expect_same_numbers(found, expected);
     expect_close_weights(spec.output_dir, run.output());
@@ -112,10 +112,10 @@ TEST_P(ExpertParallel, RecomputesLayers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ExpertParallel,
-                         testing::Values(Ranks{2, 1}, Ranks{2, 2}, Ranks{3, 1}, Ranks{4, 1}),
-                         [](const auto& test) {
-                           return fmt::format("{}x{}", test.param.num_nodes, test.param.local_world_size);
-                         });
+                         testing::Values(RanksCase{{2, 1}, 3, "per_layer"}, RanksCase{{2, 2}, 3, "per_layer"},
+                                         RanksCase{{3, 1}, 3, "per_layer"},
+                                         RanksCase{{4, 1}, 3, "per_layer"}),
+                         [](const auto& test) { return test.param.name(); });
 
 ModelConfig six_experts() {
   return mixture_config(
