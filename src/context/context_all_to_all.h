@@ -49,7 +49,7 @@ class ContextAllToAll {
   void to_tokens(std::span<const RowSection> sections, DType dtype, int64_t num_tokens,
                  const std::byte* shared, std::byte* own, const OpLabel& label);
 
-  // Of this rank in its team.
+  // This rank's index in its team.
   int64_t index() const { return team_.index; }
 
   // This rank would rather compute nothing more. From the next all-to-all on all members know, and abandon

@@ -31,7 +31,7 @@ class MaskedTensors : CollatedRows {
   int64_t num_rows() const { return ids_.row_length() == 0 ? 0 : ids_.num_rows(); }
   std::string where() const { return ids_.where(); }
 
-  // Of a row, without padding; no labels or types if the file has none.
+  // A row without its padding; labels and types are empty if the file has none.
   struct Row {
     std::span<const int32_t> ids, labels, types;
   };

@@ -135,7 +135,7 @@ void Checker::check_rope() const {
   if (scaling.type == RopeType::kYarn && !form.reads_yarn_betas &&
       (scaling.beta_fast != 32 || scaling.beta_slow != 1))
     refuse("always has yarn's beta_fast 32 and beta_slow 1");
-  // Of GPT-OSS, whose released files have it, a warning says so: gguf_differences().
+  // For GPT-OSS, whose released files have it, gguf_differences() warns instead.
   if (scaling.type == RopeType::kYarn && !scaling.truncate && form.name != "gpt-oss")
     refuse("always rounds the bounds between yarn's frequencies (truncate)");
   constexpr double kGemmaTheta = 1e4;

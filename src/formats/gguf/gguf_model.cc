@@ -114,7 +114,7 @@ std::vector<GgufField> gguf_model_fields(const ModelConfig& config, const std::s
   if (config.experts) {
     add("expert_count", size_value(config.experts->num_experts));
     add("expert_used_count", size_value(config.experts->num_experts_per_tok));
-    // Of Mixtral, feed_forward_length is that of an expert.
+    // Mixtral's feed_forward_length is already that of an expert.
     if (form.name != "llama")
       add("expert_feed_forward_length", size_value(config.experts->moe_intermediate_size));
   }
@@ -150,7 +150,7 @@ std::vector<TensorName> tensor_names(const ModelConfig& config) {
   return all;
 }
 
-// The same of tensors whose names have no ".weight" or ".bias".
+// The names of tensors that do not end with ".weight" or ".bias".
 std::vector<TensorName> whole_tensor_names(const DecoderNames& names) {
   const std::string gate_up = names.experts + "." + names.expert_gate_up;
   const std::string down = names.experts + "." + names.expert_down;

@@ -53,7 +53,7 @@ struct DecoderNames {
   std::string expert_gate = "gate_proj";
   std::string expert_up = "up_proj";
   std::string expert_down = "down_proj";
-  // Of fused experts: gate and up.
+  // The gate and up projections of all experts, fused into one tensor.
   std::string expert_gate_up = "gate_up_proj";
   std::string sinks = "self_attn.sinks";
   // The norms before attention and MLP, and those of their outputs (NormPlacement says which there are).

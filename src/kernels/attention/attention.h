@@ -51,7 +51,7 @@ void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTen
 int64_t general_attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_buckets,
                                         const ThreadPool& pool);
 
-// The same with the keys of another sequence, in both directions, with a bias, or with dropout
+// Attention to the keys of another sequence, in both directions, with a bias, or with dropout
 // (attention_inputs.h):
 //   score_ts = cap(scale q_t . k_s) + bias_ts       dbias of a bucket = the sum of its ds
 // and with dropout, where m_ts is 1 / (1 - probability) if the pair is kept, otherwise 0:

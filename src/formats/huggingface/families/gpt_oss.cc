@@ -61,7 +61,7 @@ FamilyInfo gpt_oss_family() {
                      {"output_router_logits", "read", "-"},
                      {"router_aux_loss_coef", "read", "-"},
                      {"quantization_config", "read", "-"},
-                     // Of the released files: what num_experts_per_tok and the rotary embedding say again.
+                     // The released files repeat num_experts_per_tok and the rotary embedding in these.
                      {"experts_per_token", "ignored", "-"},
                      {"initial_context_length", "ignored", "-"}},
           .read = read_gpt_oss,
