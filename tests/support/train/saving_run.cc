@@ -109,6 +109,15 @@ void expect_same_run(const fs::path& found, const fs::path& expected) {
   EXPECT_EQ(tensor_files(found / "checkpoint-6"), tensor_files(expected / "checkpoint-6"));
 }
 
+void expect_near_losses(const RecordingObserver& found, const RecordingObserver& expected, DType dtype) {
+  ASSERT_FALSE(found.steps.empty());
+  for (const StepMetrics& step : found.steps) {
+    const StepMetrics& same = expected.steps.at(static_cast<size_t>(step.step) - 1);
+    EXPECT_NEAR(step.loss, same.loss, (dtype == DType::kF32 ? 1e-5 : 5e-3) * same.loss);
+    EXPECT_EQ(step.num_tokens, same.num_tokens);
+  }
+}
+
 void expect_resumes_alike(const SavingRun& run, const std::vector<int64_t>& steps) {
   for (const int64_t step : steps) {
     SCOPED_TRACE(fmt::format("resumed after step {}", step));

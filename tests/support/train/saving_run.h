@@ -76,4 +76,8 @@ void expect_same_run(const std::filesystem::path& found, const std::filesystem::
 // Crashes `run`, which is over, after each of these steps, resumes it, and compares the two.
 void expect_resumes_alike(const SavingRun& run, const std::vector<int64_t>& steps);
 
+// Every step of `found`, of which there are some, has the tokens of the same step of `expected`, and its loss
+// up to a relative difference: 1e-5 in float32, 5e-3 otherwise.
+void expect_near_losses(const RecordingObserver& found, const RecordingObserver& expected, DType dtype);
+
 }  // namespace tessera
